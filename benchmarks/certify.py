@@ -1,6 +1,6 @@
 """CPU time and memory of certificates, for each image, on one thread.
 
-python benchmarks/certify.py [--images 100] [--net NAME ...] [--method crown ...]
+python benchmarks/certify.py [--images 100] [--net NAME ...] [--method crown ...] [--seconds 10]
 
 The bars are for CROWN: 25 ms for an image on oval_base, 90 ms on mnist_kw_small, below 2 GB.
 """
@@ -13,9 +13,11 @@ import time
 
 import torch
 
+from besiege.bounds import Bounding
+from besiege.core.samples import Samples
 from besiege.core.threat import Threat
 from besiege.data import load
-from besiege.evaluation.bounding import BOUNDS, Bounding
+from besiege.evaluation.certificates import METHODS, PROVED, Order
 from besiege.models.sources import load as load_model
 
 NETS = {
@@ -30,7 +32,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--images", type=int, default=100)
     parser.add_argument("--net", choices=NETS, action="append")
-    parser.add_argument("--method", choices=BOUNDS, action="append")
+    parser.add_argument("--method", choices=METHODS.names(), action="append")
+    parser.add_argument("--seconds", type=float, default=10.0)
     given = parser.parse_args()
     torch.set_num_threads(1)
     print(f"{'net':24} {'method':10} {'clean':>7} {'proved':>7} {'ms':>7} {'bar':>5} {'GB':>5}")
@@ -40,14 +43,15 @@ def main() -> None:
         right = torch.cat([victim(part).argmax(1) for part in torch.split(data.images, 100)])
         right = right == data.labels
         images, labels = data.images[right], data.labels[right]
-        bounding = Bounding.of(victim, images)
-        needed = bounding.needed(images)
+        samples = Samples(images, labels, data.ids[right])
+        every = torch.ones(len(images), dtype=torch.bool)
         for method in given.method or ["crown"]:
-            bounding.margins(images[:2], labels[:2], Threat.parse(threat), method)  # warm
+            order = Order(victim, samples, Threat.parse(threat), every, ~every, given.seconds)
+            Bounding.of(victim, images).margins(images[:2], labels[:2], order.threat)  # warm
             start = time.process_time()
-            margins = bounding.margins(images, labels, Threat.parse(threat), method)
+            found = METHODS.get(method).certify(order)
             each = 1000 * (time.process_time() - start) / len(images)
-            proved = int((margins > needed).sum()) / given.images
+            proved = int((found.outcome == PROVED).sum()) / given.images
             most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
             limit = "" if bar is None or method != "crown" else f"{bar:.0f}"
             print(

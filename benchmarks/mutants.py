@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 # A script finds its neighbours, not its package: the root makes it one.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.bounds_mutants import SLIPS as BOUNDS
 from benchmarks.defense_mutants import SLIPS as DEFENSES
 from benchmarks.detector_mutants import SLIPS as DETECTORS
 from benchmarks.smoothing_mutants import SLIPS as SMOOTHING
@@ -203,7 +204,7 @@ MUTANTS = (
     ),
     *(
         Mutant(what, file, old, new, (test,))
-        for what, file, old, new, test in TRAINING + DEFENSES + DETECTORS + SMOOTHING
+        for what, file, old, new, test in BOUNDS + TRAINING + DEFENSES + DETECTORS + SMOOTHING
     ),
 )
 

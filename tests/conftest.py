@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import shutil
 import tempfile
@@ -18,6 +19,22 @@ os.environ.setdefault("BESIEGE_OFFLINE", "1")
 # Indexes of temporary run folders do not belong into the user's cache.
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="besiege-cache-")
 atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
+
+# Eleven thousand tests are a million objects that stay: looking through them for garbage again and
+# again takes as long as making them.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Garbage is collected from here on, among what tests make."""
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    """What was kept ends as usual."""
+    gc.unfreeze()
+
 
 SMALL_RUN: dict[str, Any] = {"threat": "linf:0.1", "attacks": "fgsm", "count": 12, "curve": False}
 """What `evaluated` was asked, of zoo:digits-natural and digits."""

@@ -111,7 +111,7 @@ def test_a_scale_that_rounds_nothing_changes_no_bit(threat: str) -> None:
         assert torch.equal(one.queries, other.queries)
 
 
-@pytest.mark.parametrize("classes", [2, 3, 4])
+@pytest.mark.parametrize("classes", [2, 3, pytest.param(4, marks=pytest.mark.slow)])
 def test_nor_with_few_classes(classes: int) -> None:
     victim = Classifier(module_of((1, 8, 8), classes), classes=classes, name="untrained")
     images = some(4).images

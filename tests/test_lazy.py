@@ -9,6 +9,7 @@ import pytest
 ROOMS = (
     "attacks",
     "bench",
+    "bounds",
     "cli",
     "data",
     "defenses",

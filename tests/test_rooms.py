@@ -17,13 +17,14 @@ ROOMS: dict[str, set[str]] = {
     "models": {"core"},
     "defenses": {"core", "models", "data"},  # data only where a detector reads its references
     "data": {"core"},
-    "training": {"core", "attacks", "models", "defenses", "data"},
-    "evaluation": {"core", "attacks", "models", "defenses"},
-    "metrics": {"core"},
+    "bounds": {"core", "models", "defenses"},
+    "training": {"core", "attacks", "models", "defenses", "data", "bounds"},
+    "evaluation": {"core", "attacks", "models", "defenses", "bounds"},
+    "metrics": {"core", "bounds"},  # bounds only for radii from votes
     # report only inside the methods that show a result
     "bench": {
-        *("core", "attacks", "models", "defenses", "data", "training", "evaluation", "metrics"),
-        "report",
+        *("core", "attacks", "models", "defenses", "data", "bounds", "training", "evaluation"),
+        *("metrics", "report"),
     },
     "report": {"core", "metrics", "bench", "studies"},
     "studies": {"core", "metrics", "bench"},
@@ -45,6 +46,7 @@ OTHERS: dict[str, set[str]] = {
     },
     "defenses": {"torch"},
     "data": {"torch", "numpy", "PIL", "sklearn"},
+    "bounds": {"torch", "numpy", "scipy"},  # the last two only for bounds of probabilities
     "training": {"torch", "safetensors"},
     # rich only inside the progress bar a caller asks for, scipy for exact smallest perturbations
     "evaluation": {"torch", "numpy", "scipy", "rich"},
@@ -81,6 +83,7 @@ READING = (
         "besiege.metrics.strength",
         "besiege.studies.digits",
         "besiege.studies.realsafe.realsafe",
+        "besiege.studies.su.su",
         "besiege.report.site.writing",
     ),
     *("besiege.bench.benchmark", "besiege.bench.releasing", "besiege.report.cells"),

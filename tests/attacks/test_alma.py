@@ -39,7 +39,9 @@ def smallest(victim: Any, attack: Attack, samples: Samples, norm: Norm, **more: 
 
 
 @pytest.mark.parametrize("classes", [2, 3, pytest.param(10, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("share", [0.0, 0.3], ids=["inside", "saturated"])
+@pytest.mark.parametrize(
+    "share", [pytest.param(0.0, marks=pytest.mark.slow), 0.3], ids=["inside", "saturated"]
+)
 @pytest.mark.parametrize("norm", NORMS, ids=str)
 def test_the_smallest_change_of_an_affine_victim(norm: Norm, share: float, classes: int) -> None:
     victim = Linear(SHAPE, classes)

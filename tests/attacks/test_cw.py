@@ -129,7 +129,9 @@ def test_a_round_that_ends_leaves_the_rounds_of_other_rows_alone(compat: bool) -
 
 @pytest.mark.parametrize("shape", [SHAPE, pytest.param((3, 8, 8), marks=pytest.mark.slow)], ids=str)
 @pytest.mark.parametrize("classes", [2, 10])
-@pytest.mark.parametrize("share", [0.0, 0.3], ids=["inside", "saturated"])
+@pytest.mark.parametrize(
+    "share", [pytest.param(0.0, marks=pytest.mark.slow), 0.3], ids=["inside", "saturated"]
+)
 def test_the_smallest_change_of_an_affine_victim(
     shape: tuple[int, int, int], share: float, classes: int
 ) -> None:

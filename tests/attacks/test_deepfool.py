@@ -47,7 +47,9 @@ def data(victim: Classifier, shape: tuple[int, int, int] = SHAPE, rows: int = 12
 
 
 @pytest.mark.parametrize("classes", [2, 10])
-@pytest.mark.parametrize("share", [0.0, 0.3], ids=["inside", "saturated"])
+@pytest.mark.parametrize(
+    "share", [pytest.param(0.0, marks=pytest.mark.slow), 0.3], ids=["inside", "saturated"]
+)
 @pytest.mark.parametrize(("attack", "norm"), BOTH, ids=str)
 @pytest.mark.parametrize(
     ("rows", "shape"),

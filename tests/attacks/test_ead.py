@@ -93,7 +93,7 @@ def test_the_rules_choose_as_they_say() -> None:
     assert torch.equal(smallest(natural(), EAD(rounds=4, steps=30), samples, L2).images, l1.images)
 
 
-@pytest.mark.parametrize("classes", [2, 10])
+@pytest.mark.parametrize("classes", [2, pytest.param(10, marks=pytest.mark.slow)])
 def test_the_order_of_an_affine_victims_distance(classes: int) -> None:
     victim = Linear(SHAPE, classes)
     samples = victim.samples(12)

@@ -44,7 +44,9 @@ def data(victim: Classifier, shape: tuple[int, int, int] = SHAPE, rows: int = 12
 
 
 @pytest.mark.parametrize("classes", [2, 3, 10])
-@pytest.mark.parametrize("share", [0.0, 0.3], ids=["inside", "saturated"])
+@pytest.mark.parametrize(
+    "share", [pytest.param(0.0, marks=pytest.mark.slow), 0.3], ids=["inside", "saturated"]
+)
 @pytest.mark.parametrize("norm", NORMS, ids=str)
 def test_the_smallest_change_of_an_affine_victim(norm: Norm, share: float, classes: int) -> None:
     victim = Linear(SHAPE, classes)

@@ -257,7 +257,7 @@ def test_published_settings_read_back() -> None:
 LARGE = ["hopskipjump(steps=1, probes=60)", "geoda(steps=1, probes=60)", "signopt(steps=1)"]
 
 
-@pytest.mark.parametrize("text", [*LARGE, "opt(steps=1)"])
+@pytest.mark.parametrize("text", [*LARGE, pytest.param("opt(steps=1)", marks=pytest.mark.slow)])
 def test_of_large_images_few_are_held_at_once(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     side, most = 160, 0
     bright = nn.Linear(3, 2)

@@ -100,7 +100,9 @@ class Request:
             [(8, 341), (8, 341), (8, 318), (2, 341), (2, 341), (2, 318)],
             marks=pytest.mark.slow,
         ),
-        ("superdeepfool", 8, 64, 32, [(8, 341), (8, 341), (8, 318)]),
+        pytest.param(
+            *("superdeepfool", 8, 64, 32, [(8, 341), (8, 341), (8, 318)]), marks=pytest.mark.slow
+        ),
         # At once they would be 602 MB for one image, and several times that with what is done.
         pytest.param(*("deepfool", 1, 224, 112), [(1, 27)] * 37 + [(1, 1)], marks=pytest.mark.slow),
     ],

@@ -69,7 +69,9 @@ def test_the_smallest_change_of_an_affine_victim(
 @pytest.mark.parametrize(("text", "norm", "factor"), TIGHT, ids=str)
 @pytest.mark.parametrize("scale", [0.01, 1.0, 100.0])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("share", [0.0, 0.3], ids=["inside", "saturated"])
+@pytest.mark.parametrize(
+    "share", [pytest.param(0.0, marks=pytest.mark.slow), 0.3], ids=["inside", "saturated"]
+)
 def test_shapes_batches_and_scales(
     text: str, norm: Norm, factor: float, scale: float, shape: tuple[int, int, int], share: float
 ) -> None:
@@ -89,7 +91,9 @@ def test_ddn_with_cross_entropy_mixes_classes() -> None:
 
 
 @pytest.mark.parametrize("norm", [L2, L1, Linf], ids=str)
-@pytest.mark.parametrize("share", [0.0, 0.3], ids=["inside", "saturated"])
+@pytest.mark.parametrize(
+    "share", [pytest.param(0.0, marks=pytest.mark.slow), 0.3], ids=["inside", "saturated"]
+)
 @pytest.mark.parametrize("seeds", [(0, 1), pytest.param(range(2, 8), marks=pytest.mark.slow)])
 def test_fmn_crosses_where_its_guess_lands_on_the_boundary(
     norm: Norm, share: float, seeds: Iterable[int]

@@ -280,7 +280,11 @@ def test_in_l1_the_projection_is_the_exact_one_but_for_little(box: str) -> None:
 
 
 @pytest.mark.parametrize("norm", EPS, ids=str)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(
+    "shape",
+    [pytest.param(s, marks=pytest.mark.slow if s in SHAPES[6:9] else []) for s in SHAPES],
+    ids=str,
+)
 def test_any_shape_stays_in_ball_and_box(norm: Norm, shape: tuple[int, int, int]) -> None:
     victim = Linear(shape, 2)
     samples = data(victim, shape, 4)

@@ -273,7 +273,9 @@ def siege(folder: Path, model: str, texts: list[str], **more: Any) -> besiege.Ev
     return made
 
 
-@pytest.mark.parametrize(("model", "texts"), [(BITS, SHORT), (RANDOM, DRAWN)])
+@pytest.mark.parametrize(
+    ("model", "texts"), [pytest.param(BITS, SHORT, marks=pytest.mark.slow), (RANDOM, DRAWN)]
+)
 def test_killed_inside_every_attack_it_ends_with_the_same_records(
     model: str, texts: list[str], tmp_path: Path
 ) -> None:
@@ -336,6 +338,7 @@ def test_killed_at_ten_moments_a_pooled_model_ends_with_the_same_records(tmp_pat
     assert content(folder) == content(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_workers_make_the_same_records(tmp_path: Path) -> None:
     torch.set_num_threads(1)
     siege(tmp_path / "alone", BITS, SHORT, examine="none")

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 import besiege
 from besiege.bench.certifying import certified
+from besiege.bounds.votes import lower_bound
 from besiege.core.dice import Dice
 from besiege.core.errors import BesiegeError
 from besiege.core.victim import Victim
 from besiege.defenses import BitDepth, Defended, GaussianNoise, Pooled, RandMix, Smoothed, load
 from besiege.defenses.counting import counted, voter
-from besiege.metrics.certificates import lower_bound
 from besiege.models import Classifier
 from besiege.training import recipe, train
 from besiege.training.fitting import build

@@ -142,6 +142,7 @@ def siege(folder: Path, watch: Callable[[Event], None] | None = None) -> besiege
         attacks="fgsm, pgd(steps=8), mim, pgd(steps=12, loss=margin)",
         count=40,
         shard=4,
+        curve=False,
         out=folder,
         watch=watch,
     )
@@ -160,6 +161,7 @@ def test_two_evaluations_at_once_share_the_work(tmp_path: Path) -> None:
     assert not list((folder / "claims").iterdir()) and not list(folder.rglob(".partial*"))
 
 
+@pytest.mark.slow  # as below, with two of four
 def test_one_of_two_is_killed_inside_a_task(tmp_path: Path) -> None:
     folder = tmp_path / "run"
 
@@ -192,6 +194,7 @@ def part(folder: Path, number: int, watch: Callable[[Event], None] | None = None
             attacks="fgsm, pgd(steps=8)",
             count=24,
             shard=4,
+            curve=False,
         )
         for threat in ("linf:0.1", "l2:0.5")
     ]

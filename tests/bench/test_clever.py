@@ -73,6 +73,12 @@ def test_every_image_has_a_row(whole: tuple[Path, besiege.Evaluation]) -> None:
     # Ten logits for each of 40 x 8 points.
     assert (rows["gradients"][~wrong] == 3200).all() and value.gradients == 3200 * (~wrong).sum()
     assert np.nanmax(rows["score"]) <= 1 and value.attacked > 0
+    # After 10 and 25 of the 40 batches; the same maxima begin the longer runs.
+    assert {name for name in rows if name.startswith("score_")} == {"score_10", "score_25"}
+    assert not rows["score_10"][wrong].any()
+    siege(folder.parent / "few", clever=HOW.replace("40", "25"))
+    shorter = rows_of(folder.parent / "few")
+    assert np.array_equal(shorter["score"], rows["score_25"], equal_nan=True)
     assert found.figures.plain()["clever"]["median"] == value.median
 
 

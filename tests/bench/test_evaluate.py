@@ -88,7 +88,7 @@ def test_a_suite_runs_each_attack_on_what_is_left(tmp_path: Path) -> None:
         NATURAL,
         "digits",
         threat="linf:0.05",
-        suite="quick",
+        suite=["apgd(steps=10)", "apgdt(steps=5, targets=3)", "square(steps=50)"],
         count=30,
         shard=12,
         curve=False,

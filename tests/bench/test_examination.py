@@ -178,7 +178,9 @@ def test_a_model_that_depends_on_the_batch_is_noticed() -> None:
     assert check.outcome == "failed" and check.rule == "W46" and "batch" in check.seen
 
 
-@pytest.mark.parametrize("model", ["zoo:digits-pgd-at", "zoo:digits-natural"])
+@pytest.mark.parametrize(
+    "model", ["zoo:digits-pgd-at", pytest.param("zoo:digits-natural", marks=pytest.mark.slow)]
+)
 def test_the_curve_follows_the_guards(model: str) -> None:
     found = besiege.evaluate(model, "digits", threat="linf:0.15", count=20)
     assert found.complete and found.figures.eps_curve is not None

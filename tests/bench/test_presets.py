@@ -80,7 +80,9 @@ def test_arguments_of_calls_cannot_change_what_a_preset_fixes() -> None:
         )
 
 
-@pytest.mark.parametrize("norm", ["linf:0.15", "l2:0.5", "l1:3"])
+@pytest.mark.parametrize(
+    "norm", ["linf:0.15", pytest.param("l2:0.5", marks=pytest.mark.slow), "l1:3"]
+)
 def test_the_reference_suite_runs_in_every_norm(tmp_path: Path, norm: str) -> None:
     found = besiege.evaluate(
         NATURAL,
@@ -104,7 +106,10 @@ def test_the_reference_suite_runs_in_every_norm(tmp_path: Path, norm: str) -> No
     "attack",
     ["bim@realsafe", "pgd@madry(restarts=2)", "dim", "sinifgsm", "each_target(pgd@madry, 3)"],
 )
-@pytest.mark.parametrize("queries", [2, 15, 21, 22])
+@pytest.mark.parametrize(
+    "queries",
+    [2, pytest.param(15, marks=pytest.mark.slow), 21, pytest.param(22, marks=pytest.mark.slow)],
+)
 def test_the_last_query_examines_an_iterate(attack: str, queries: int) -> None:
     found = besiege.evaluate(
         NATURAL,

@@ -10,9 +10,9 @@ import pytest
 
 import besiege
 from besiege.bench.evaluations import Evaluation
+from besiege.bounds import relaxing
 from besiege.cli import main
 from besiege.core.errors import BesiegeError, BoundError, InputError, ThreatError
-from besiege.evaluation.bounds import relaxing
 
 MODEL, THREAT = "zoo:digits-pgd-at", "linf:0.1"
 COUNT = 24
@@ -97,8 +97,7 @@ def test_a_bound_with_a_flipped_sign_is_contradicted(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A planted error: the intercept of the chord counts with the wrong sign."""
-    from besiege.evaluation import bounding
-    from besiege.evaluation.bounds import forward
+    from besiege.bounds import bounding, forward
 
     true = relaxing.lines
 

@@ -21,7 +21,7 @@ from besiege.bench.store import Store
 from besiege.bench.work_estimate import Event
 from besiege.core.errors import StoreError
 
-ATTACKS = ["fgsm", "pgd(steps=8)", "mim", "pgd(steps=6, loss=margin)"]
+ATTACKS = ["fgsm", "pgd(steps=4)", "mim(steps=4)", "pgd(steps=3, loss=margin)"]
 
 
 def siege(folder: Path, watch: Callable[[Event], None] | None = None) -> besiege.Evaluation:

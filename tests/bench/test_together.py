@@ -118,7 +118,13 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(n, marks=pytest.mark.slow if n in ("one target", "least likely") else [])
+        for n in CASES
+    ],
+)
 def test_records_are_those_of_shards_done_one_by_one(case: str, tmp_path: Path) -> None:
     evaluate(tmp_path / "apart", **CASES[case])
     with together():

@@ -158,7 +158,7 @@ def test_a_run_that_was_moved_is_read_and_resumed(
 
 def _at_a_step(number: int) -> None:
     """Kill this process at a step of a training."""
-    batch, seen = Training._batch, list[int]()
+    batch, seen = Training._step, list[int]()
 
     def killing(self: Training, *given: Any) -> Any:
         seen.append(1)
@@ -166,7 +166,7 @@ def _at_a_step(number: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return batch(self, *given)
 
-    Training._batch = killing  # type: ignore[assignment,method-assign]  # in a child
+    Training._step = killing  # type: ignore[assignment,method-assign]  # in a child
 
 
 def _at_a_checkpoint(number: int, written: bool) -> None:
@@ -206,7 +206,20 @@ MOMENTS: list[tuple[str, Callable[[], None], list[int]]] = [
 ]
 
 
-@pytest.mark.parametrize(("kill", "left"), [m[1:] for m in MOMENTS], ids=[m[0] for m in MOMENTS])
+# After these as much is left as after another one.
+LATER = (
+    *("before the first checkpoint", "in the last epoch"),
+    "before the weights are written",
+)
+
+
+@pytest.mark.parametrize(
+    ("kill", "left"),
+    [
+        pytest.param(*how, id=name, marks=pytest.mark.slow if name in LATER else [])
+        for name, *how in MOMENTS
+    ],
+)
 def test_a_killed_training_resumes_exactly(
     whole: Path,
     tmp_path: Path,
@@ -260,6 +273,7 @@ def test_a_distillation_resumes_in_a_folder_that_was_moved(tmp_path: Path) -> No
     assert weights(tmp_path / "moved") == weights(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_workers_train_every_model_once_though_one_is_killed(whole: Path, tmp_path: Path) -> None:
     folder, events, dead = tmp_path / "run", list[Event](), list[int]()
 
@@ -305,15 +319,16 @@ def _cell(**values: Any) -> dict[str, Any]:
     return {"name": "one", "threat": "linf:0.15", "attacks": ["fgsm"], "examine": "none", **values}
 
 
+@pytest.mark.parametrize("then", [{}, pytest.param({"workers": 2}, marks=pytest.mark.slow)])
 def test_a_training_that_diverges_is_a_failed_task_and_the_others_go_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    then: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wild = {"train": "natural(epochs=2, rate=1e30, optimiser='sgd')", "arch": "digits_mlp"}
     tame = {"train": "natural(epochs=1)", "arch": "digits_mlp"}
     models = {"plain": "zoo:digits-natural", "wild": wild, "tame": tame}
     cells = [_cell(), _cell(name="from wild", models=["plain"], substitute="wild")]
     benchmark, folder = spec(models=models, cells=cells), tmp_path / "run"
-    for how in ({}, {"workers": 2}):
+    for how in ({}, then):
         with pytest.raises(VictimError, match=r"training of the model 'wild' failed.*diverged"):
             run(folder, benchmark, **how)
         found = {one.plan.model.name: one.complete for one in status(folder)}

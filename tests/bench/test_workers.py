@@ -35,7 +35,7 @@ from besiege.core.owner import Owner, this
 
 ASK: dict[str, Any] = {
     "threat": ["linf:0.1", "l2:0.5"],
-    "attacks": ["fgsm", "pgd(steps=8)"],
+    "attacks": ["fgsm", "pgd(steps=3)"],
     "count": 16,
     "shard": 4,
     "examine": "none",  # a worker knows nothing of what tests have replaced

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(
 @pytest.mark.parametrize(
     ("layers", "attack"),
     [
-        ("", "pgd(steps=3)"),
+        ("", "pgd(steps=2)"),
         pytest.param(
             "+bits(depth=2)+resize_pad", "averaged(pgd(steps=3), 2)", marks=pytest.mark.slow
         ),
@@ -29,11 +29,11 @@ def test_a_network_for_imagenet_is_evaluated_by_name(
     besiege: Besiege, monkeypatch: pytest.MonkeyPatch, layers: str, attack: str
 ) -> None:
     monkeypatch.setenv("BESIEGE_DATA", ROOT)
-    on = ("--data", "imagenet-sample", "--count", "4", "--threat", "linf:4/255")
+    on = ("--data", "imagenet-sample", "--count", "2", "--threat", "linf:4/255")
     short = ("--attacks", attack, "--examine", "none", "--curve", "none")
     said = besiege("evaluate", MODEL + layers, *on, *short)
     assert said.code == 0, said.err
-    assert "on 4 of the 1,000 images of imagenet-sample (test)" in " ".join(said.out.split())
+    assert "on 2 of the 1,000 images of imagenet-sample (test)" in " ".join(said.out.split())
     assert "robust" in said.out and "100.0 %" in said.out
 
 

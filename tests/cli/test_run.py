@@ -175,6 +175,7 @@ def test_the_example_with_trainings_counts_them(besiege: Besiege) -> None:
     assert "digits_cnn trained by trades(epochs=20)" in shown and "trained first" in shown
 
 
+@pytest.mark.slow
 def test_a_shortened_example_runs(besiege: Besiege) -> None:
     path = ROOT / "examples" / "digits.toml"
     said = besiege("run", str(path), "--count", "4", "--out", "run")

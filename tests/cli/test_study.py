@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import random
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from tests.cli.conftest import Besiege
 
 from besiege.bench.board import board_of
+from besiege.bench.store import Store
 from besiege.cli import main
 from besiege.metrics.paired import Difference, paired_interval
 from besiege.studies.study import STUDIES
@@ -30,7 +38,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_without_a_name_all_are_listed(besiege: Besiege) -> None:
     assert "digits" in besiege("study").out
     listed = json.loads(besiege("study", "--json").out)["studies"]
-    assert {k: listed[0][k] for k in ("name", "claims")} == {"name": "digits", "claims": 3}
+    claims = {one["name"]: one["claims"] for one in listed}
+    assert claims["digits"] == 3 and claims["realsafe"] == len(STUDIES.get("realsafe").claims)
 
 
 def test_a_study_shows_its_claims_and_its_commands(besiege: Besiege) -> None:
@@ -100,6 +109,11 @@ def test_wrong_input_is_told(besiege: Besiege, words: tuple[str, ...], said: str
 
 # A study with several data sets.
 
+NETS = """
+from torch import nn
+many, two = (nn.Sequential(nn.Flatten(), nn.Linear(64, n)) for n in (20, 2))
+"""
+
 WHITE = ("--data", "digits", "--size", "smoke", "--count", "6", "--only", "white linf untargeted")
 
 
@@ -123,6 +137,7 @@ def test_a_study_is_run_by_one_command_and_not_again(
     assert before == after and before
 
 
+@pytest.mark.slow
 def test_a_part_is_added_to_a_run(besiege: Besiege, realsafe: Path, tmp_path: Path) -> None:
     folder = tmp_path / "grown"
     shutil.copytree(realsafe, folder)
@@ -167,7 +182,19 @@ def test_table_3_as_a_file_is_recomputed_from_exported_rows(
             ("study", "realsafe", "--data", "digits", "--models", "zoo:cifar10-natural", "--show"),
             "normalises 3 channels",
         ),
-        (("study", "realsafe", "--data", "cifar10", "--size", "paper"), "cifar10"),
+        (
+            ("study", "realsafe", "--data", "digits", "--models", "FILE:many", "--show"),
+            "the model has 20 classes, but digits has 10",
+        ),
+        (
+            ("study", "realsafe", "--data", "digits", "--models", "FILE:two", "--show"),
+            "the data have the label 9",
+        ),
+        (("study", "realsafe", "--data", "digits", "--count", "500", "--show"), "request 1 to 397"),
+        pytest.param(
+            *(("study", "realsafe", "--data", "cifar10", "--size", "paper"), "cifar10"),
+            marks=pytest.mark.slow,
+        ),
         (("study", "realsafe", "--data", "imagenet", "--show"), "imagenet_squeezenet1.1 needs"),
     ],
 )
@@ -177,7 +204,9 @@ def test_wrong_input_of_a_study_is_told_before_any_work(
 ) -> None:  # fmt: skip
     monkeypatch.setenv("BESIEGE_DATA", str(tmp_path / "none"))
     monkeypatch.setenv("BESIEGE_OFFLINE", "1")
-    told = besiege(*(str(realsafe) if word == "RUN" else word for word in words))
+    (tmp_path / "nets.py").write_text(NETS)
+    given = {"RUN": str(realsafe), "FILE:many": "nets.py:many", "FILE:two": "nets.py:two"}
+    told = besiege(*(given.get(word, word) for word in words))
     assert told.code == 2 and said in told.flat
     assert not (tmp_path / "besiege-runs").exists()
 
@@ -193,3 +222,96 @@ def test_the_page_of_a_study_and_its_site(besiege: Besiege, realsafe: Path, tmp_
     assert "Figure 1: accuracy against budget" in (site / "study.html").read_text()
     assert (site / "study" / "figure-1.html").is_file()
     assert "study.html" in (site / "index.html").read_text()
+
+
+PART = ("--data", "digits", "--size", "smoke", "--count", "5", "--only", "*linf untargeted")
+KILLS = 10
+
+
+@pytest.mark.slow
+def test_a_study_that_is_killed_again_and_again_gives_the_same_answers(tmp_path: Path) -> None:
+    """White box, transfer and scores; killed with all workers at any moment, and resumed."""
+
+    def start(folder: Path) -> subprocess.Popen[bytes]:
+        words = [sys.executable, "-m", "besiege", "study", "realsafe", *PART, "--workers", "2"]
+        return subprocess.Popen(
+            [*words, "--out", str(folder)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # a group of its own, which is killed as a whole
+        )
+
+    whole, run = tmp_path / "whole" / "run", tmp_path / "parts" / "run"
+    whole.parent.mkdir()
+    run.parent.mkdir()
+    assert start(whole).wait() == 3  # F2, F3 and F6 need other cells
+    chance, kills = random.Random(0), 0
+    every = len(Store(whole).present())
+    while kills < KILLS:
+        running = start(run)
+        wanted = int(every * (kills + chance.uniform(0.3, 1.0)) / (KILLS + 1))
+        while running.poll() is None and _records(run) < wanted:
+            time.sleep(0.02)
+        assert running.poll() is None, "it is killed before it ends"
+        os.killpg(running.pid, signal.SIGKILL)
+        running.wait()
+        kills += 1
+    assert start(run).wait() == 3
+    assert _judged(run) == _judged(whole)
+    told = [_told(folder) for folder in (whole, run)]
+    assert told[0] == told[1] and any(one["effect"] for one in told[0]["answers"])
+
+
+def _judged(folder: Path) -> dict[str, Any]:
+    """All records without their images, most of which are let go."""
+    store = Store(folder)
+    records = {key: store.read(key) for key in store.present()}
+    return {
+        key: (one.identity, one.totals, one.failure, {n: repr(c.tolist()) for n, c in rows.items()})
+        for key, one in records.items()
+        if one is not None and (rows := store.rows([key]))
+    }
+
+
+def _records(folder: Path) -> int:
+    return sum(1 for _ in (folder / "records").glob("[0-9a-f]*")) if folder.exists() else 0
+
+
+def _told(folder: Path) -> dict[str, Any]:
+    words = [sys.executable, "-m", "besiege", "study", "realsafe", "--run", str(folder), "--json"]
+    found: dict[str, Any] = json.loads(subprocess.run(words, capture_output=True).stdout)
+    return found
+
+
+def test_deepsec_shows_replayed_images_beside_attacks_on_the_model_itself(
+    besiege: Besiege, tmp_path: Path
+) -> None:
+    words = ("--data", "digits", "--size", "smoke", "--count", "12", "--only", "linf")
+    told = besiege("study", "deepsec", *words, "--models", "undefended,pat", "--out", "run")
+    assert told.code == 3 and "R1 not run" in " ".join(told.out.split())
+    assert "Tables V and XV: defenses under replayed images" in told.out
+    content = json.loads(besiege("study", "deepsec", "--run", "run", "--json").out)
+    tables = {one["name"]: one for one in content["tables"]}
+    rows = {row[0]: row[1] for row in tables["replayed"]["rows"]}
+    left, own = (float(part) for part in rows["BIM"].split(" / "))
+    found = board_of(tmp_path / "run").cell("linf")
+    pat, source = (found.models.index(name) for name in ("pat", "undefended"))
+    both = found.correct[pat] & found.correct[source]
+    shown = found.success[pat, found.attacks.index("transfer(undefended, bim@deepsec-mnist)")]
+    assert left == round(100 * (~shown[both]).mean(), 1)
+    mine = found.success[pat, found.attacks.index("bim@deepsec-mnist")][found.correct[pat]]
+    assert own == round(100 * (~mine).mean(), 1)
+    assert [len(tables["critique"]["rows"]), tables["utility"]["rows"][0][0]] == [13, "FGSM"]
+    assert {"utility", "clean", "replayed", "critique"} <= set(tables)
+
+
+def test_autoattack_shows_the_parts_beside_what_cards_report(besiege: Besiege) -> None:
+    words = ("--data", "digits", "--count", "4", "--only", "alone*", "--models", "natural,pgd-at")
+    told = besiege("study", "autoattack", *words, "--out", "run")
+    assert told.code == 3 and "Table 2: parts of AutoAttack" in told.out
+    content = json.loads(besiege("study", "autoattack", "--run", "run", "--json").out)
+    (table,) = (one for one in content["tables"] if one["name"] == "table2")
+    assert [row[-1] for row in table["rows"]] == ["12.8", "75.6"]
+    assert table["rows"][0][9] == "not run", "no suite was run"
+    verdicts = {one["id"]: one["verdict"] for one in content["answers"]}
+    assert verdicts["A1"] == "cannot tell" and verdicts["A16"] == "not run"

@@ -109,3 +109,13 @@ def test_other_packages_add_names(monkeypatch: pytest.MonkeyPatch) -> None:
     assert known.names() == ["ours", "theirs"]
     assert known.get("theirs") == pytest.approx(3.14159, abs=1e-5)
     assert Registry("number", group="besiege.others").names() == []
+
+
+def test_the_name_of_a_thing_is_its_first_one_and_follows_changes() -> None:
+    known: Registry[object] = Registry("thing")
+    one, other = object(), object()
+    known.add("b", one)
+    assert (known.name_of(one), known.name_of(other)) == ("b", None)
+    known.add("a", one)
+    known.add("c", other)
+    assert (known.name_of(one), known.name_of(other)) == ("a", "c")

@@ -29,7 +29,7 @@ from besiege.defenses import (
     Squeezing,
     load,
 )
-from besiege.defenses.smoothing import abstention, fewest, hurdles, needed_votes
+from besiege.defenses.smoothing import abstention, fewest, hurdles, layers_inside, needed_votes
 from besiege.models import Classifier, function_model
 
 BASE = "zoo:digits-natural"
@@ -195,7 +195,7 @@ def test_texts_and_digests() -> None:
         ("jitter+pooled+smoothed", "pooled and smoothed"),
         ("smoothed+detector('file')", "threshold would hold for some draws"),
         ("detector('file')+smoothed", "written last"),
-        ("gaussian_noise+smoothed", "noise of its own"),
+        ("gaussian_noise+smoothed", "has the layer gaussian_noise"),
         ("smothed", "did you mean 'smoothed'"),
         ("smoothed(noise=1)", "has no parameter 'noise'"),
     ],
@@ -211,7 +211,10 @@ def test_smoothing_by_hand_is_checked_too() -> None:
         (Smoothed(plain), "smoothed already"),
         (Pooled(Defended(plain, Jitter(0.1))), "is pooled"),
         (Detected(plain, Squeezing((BitDepth(1),)), Calibration(0.5)), "rejects images"),
-        (Defended(Defended(plain, GaussianNoise(0.1)), BitDepth(3)), "noise of its own"),
+        (
+            Defended(Defended(plain, GaussianNoise(0.1)), BitDepth(3)),
+            "has the layer gaussian_noise",
+        ),
         (function_model(lambda x: x.mean((2, 3)), 3, stochastic=True), "no seed repeats"),
     ):
         with pytest.raises(InputError, match=said):
@@ -287,3 +290,51 @@ def test_memory_does_not_grow_with_the_draws() -> None:
         for text in ("+smoothed(draws=20)", "+smoothed(draws=400)")
     ]
     assert peak[1] - peak[0] <= 100, peak
+
+
+@pytest.fixture
+def trained_under_noise(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A shipped model whose card names the noise that it was trained behind."""
+    from besiege.defenses import defended
+
+    monkeypatch.setattr(
+        defended,
+        "layers_of",
+        lambda text: "bits(depth=5)+gaussian_noise(sigma=0.2)" if text == BASE else None,
+    )
+    return BASE
+
+
+def test_noise_that_a_model_was_trained_with_is_replaced(trained_under_noise: str) -> None:
+    """What is smoothed is the network: under its own noise as well, it would be another vote."""
+    plain = load(trained_under_noise)
+    assert plain.stochastic and plain.name == BASE
+    victim = load(f"{trained_under_noise}+smoothed(sigma=0.3, draws=50)")
+    assert isinstance(victim, Smoothed)
+    assert victim.name == f"{BASE}+smoothed(sigma=0.3, draws=50)"
+    assert [type(layer) for layer in layers_inside(victim.noisy)] == [GaussianNoise, BitDepth]
+    images, ids = DATA.images[:4], DATA.ids[:4]
+    by_hand = Smoothed(Defended(_network(), BitDepth(5)), 0.3, 50)
+    dice = Dice.throw(0, ids)
+    assert torch.equal(victim(images, dice), by_hand(images, dice))
+    # The same model as an object, and noise that is written beside it.
+    assert torch.equal(Smoothed(plain, 0.3, 50)(images, dice), by_hand(images, dice))
+    with pytest.raises(InputError, match="trained with is replaced"):
+        load(f"{trained_under_noise}+gaussian_noise(sigma=0.1)+smoothed")
+    with pytest.raises(InputError, match="has the layer gaussian_noise"):
+        Smoothed(Defended(plain, GaussianNoise(0.1)))
+
+
+def test_layers_before_a_model_that_was_trained_with_noise_stay(trained_under_noise: str) -> None:
+    victim = load(f"{trained_under_noise}+bits(depth=2)+smoothed(sigma=0.3)")
+    assert isinstance(victim, Smoothed)
+    assert victim.name == f"{BASE}+bits(depth=2)+smoothed(sigma=0.3)"
+    inside = layers_inside(victim.noisy)
+    assert inside == [GaussianNoise(0.3), BitDepth(2), BitDepth(5)]
+    assert load(victim.name).digest() == victim.digest()
+
+
+def _network() -> Classifier:
+    from besiege.models.sources import load_network
+
+    return load_network(BASE)

@@ -28,8 +28,8 @@ def objective(z: Tensor, x: Tensor, kept: Tensor, weight: float, smooth: float =
     return (kept * (z - x) ** 2 + weight * lengths).sum((1, 2, 3))
 
 
-@pytest.mark.parametrize("weight", [0.003, 0.03, 0.3])
-@pytest.mark.parametrize("keep", [0.3, 0.5, 1.0])
+@pytest.mark.parametrize("weight", [0.003, pytest.param(0.03, marks=pytest.mark.slow), 0.3])
+@pytest.mark.parametrize("keep", [pytest.param(0.3, marks=pytest.mark.slow), 0.5, 1.0])
 def test_the_objective_is_that_of_a_long_run(keep: float, weight: float) -> None:
     x = besiege.data.load("digits", count=30).images.double()
     kept = (dice(30).uniform((1, 8, 8)) < keep).double()

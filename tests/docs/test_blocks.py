@@ -219,6 +219,7 @@ def test_the_shell_example_of_an_attack_runs(name: str, place: Path) -> None:
     assert obey(line) == 0
 
 
+@pytest.mark.slow
 def test_a_benchmark_runs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run("benchmark.md")
     said = capsys.readouterr().out
@@ -226,7 +227,9 @@ def test_a_benchmark_runs(place: Path, capsys: pytest.CaptureFixture[str]) -> No
     for line in shown.splitlines()[:-1]:  # the last says that it goes on
         assert line in said
     texts = [b.text for b in blocks("benchmark.md") if b.language == "toml"]
-    written, trained = map(tomllib.loads, texts)
+    written, others, trained = map(tomllib.loads, texts)
     assert len(declared(benchmark_of(written), Path()).entries) == 6
     models = {**written["models"], **trained["models"]}
     assert len(declared(benchmark_of({**written, "models": models}), Path()).entries) == 9
+    kept = {"store": {"images": "all"}}  # which replays need
+    assert len(declared(benchmark_of({**written, **others, **kept}), Path()).benchmark.replays) == 2

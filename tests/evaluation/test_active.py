@@ -174,7 +174,12 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
+LIKE_ANOTHER = ("zero", "of other pixels", "reversed, robust")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow if n in LIKE_ANOTHER else []) for n in MODELS]
+)
 def test_models_with_gradients_that_mislead_fail_under_the_default_attacks(name: str) -> None:
     victim = Classifier(MODELS[name]())
     seen = run(victim)

@@ -10,15 +10,15 @@ import torch
 from scipy.optimize import linprog
 from torch import Tensor, nn
 
+from besiege.bounds.bounding import Bounding
+from besiege.bounds.region import Region
 from besiege.core.errors import BoundError
 from besiege.core.samples import Samples
 from besiege.core.threat import Linf, Threat
-from besiege.evaluation.bounding import Bounding
-from besiege.evaluation.bounds.programs import Program
-from besiege.evaluation.bounds.region import Region
 from besiege.evaluation.certificates import METHODS, OPEN, PROVED, Certificates, Order
 from besiege.evaluation.certificates.alpha import raised
 from besiege.evaluation.certificates.exact import smallest
+from besiege.evaluation.programs import Program
 from besiege.models.classifier import Classifier
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
-import subprocess
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
+from tests.children import from_a_child
 
 from besiege.bench.results import summarise, typed
 from besiege.core.errors import InputError
@@ -36,14 +38,15 @@ Console(width=100).print(table(found))
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     folder = tmp_path_factory.mktemp("house") / "run"
-    done = subprocess.run(
-        [sys.executable, "-c", CODE, str(folder)],
-        capture_output=True,
-        text=True,
-        cwd=Path(__file__).parent,
-    )
-    assert done.returncode == 0, done.stderr
-    return folder, done.stdout
+
+    def measured() -> str:
+        sys.argv[1:] = [str(folder)]
+        sys.path.insert(0, str(Path(__file__).parent))
+        with redirect_stdout(io.StringIO()) as said:
+            exec(CODE, {})
+        return said.getvalue()
+
+    return folder, from_a_child(measured)
 
 
 def test_it_is_in_figures_json_on_the_page_and_in_the_terminal(run: tuple[Path, str]) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
+import io
+import json
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
+
+from tests.children import from_a_child
 
 SCRIPT = """
 import json, sys
@@ -46,17 +50,13 @@ print(json.dumps({
 
 def test_a_kind_of_task_is_one_file(tmp_path: Path) -> None:
     # In a process of its own: a registered kind is part of every plan from then on.
-    root = Path(__file__).parents[2]
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(tmp_path / "run")],
-        capture_output=True,
-        text=True,
-        cwd=root,
-    )
-    assert done.returncode == 0, done.stderr
-    import json
+    def run() -> str:
+        sys.argv[1:] = [str(tmp_path / "run")]
+        with redirect_stdout(io.StringIO()) as said:
+            exec(SCRIPT, {})
+        return said.getvalue()
 
-    found = json.loads(done.stdout)
+    found = json.loads(from_a_child(run, forget=["tests.house.kind_from_outside"]))
     assert found["same"] and found["aligned"] and found["above"] and found["last"]
     assert found["files"] == ["note.txt", "rows.parquet"]
     assert found["rows"] == 12

@@ -67,7 +67,16 @@ ALWAYS = {"feasible", "judged", "row_independent", "honest_accounts", "sound_que
 
 # Laws about what the siege does for every attack: no norm changes it.
 SAME_IN_EVERY_NORM = {
-    *("repeatable", "honest_accounts", "access", "scale_and_classes", "more_never_hurts")
+    *("repeatable", "honest_accounts", "access", "scale_and_classes", "more_never_hurts"),
+    "judged",
+}
+
+# Attacks that are another one with other settings, or other estimates of its gradient: what they do
+# in later norms is what that one does.
+LIKE_ANOTHER = {
+    **dict.fromkeys(("dim", "illc", "llc", "mim", "rfgsm", "rllc", "sinifgsm", "tim"), "bim"),
+    **dict.fromkeys(("nes_partial", "prgf", "rgf", "spsa"), "nes"),
+    **{"apgdt": "apgd", "fabt": "fab"},
 }
 
 SHELVES: dict[str, Shelf] = defaultdict(dict)
@@ -91,7 +100,8 @@ def _can_wait(attack: Attack, case: Case) -> bool:
     if attack.title() in LONG and case.law not in ALWAYS:
         return True
     later = case.norm is not first.norm
-    return later and (case.law in SAME_IN_EVERY_NORM or attack.title() in LONG)
+    covered = attack.title() in LONG or attack.title() in LIKE_ANOTHER
+    return later and (case.law in SAME_IN_EVERY_NORM or covered)
 
 
 def one_of_each() -> list[ParameterSet]:

@@ -9,13 +9,12 @@ import pytest
 from scipy.optimize import brentq
 from scipy.stats import binom, norm
 
+from besiege.bounds.votes import lower_bound, radius
 from besiege.core.errors import InputError
 from besiege.metrics.certificates import (
     ABSTAINS,
     certificates,
     certified_accuracy,
-    lower_bound,
-    radius,
     upper_envelope,
 )
 from besiege.metrics.intervals import clopper_pearson

@@ -103,7 +103,14 @@ def test_equal_outcomes_do_not_cross_with_enough_images() -> None:
     assert few.verdict == "cannot tell" and few.needed is not None
 
 
-@pytest.mark.parametrize("kind", [EQUAL, BETTER, FAINT])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        EQUAL,
+        pytest.param(BETTER, marks=pytest.mark.slow),
+        pytest.param(FAINT, marks=pytest.mark.slow),
+    ],
+)
 def test_chance_is_rarely_a_crossing(kind: tuple[tuple[float, float], ...]) -> None:
     verdicts = alone(draw(kind, 200, 150), Resampling.of(200, 500))
     assert verdicts.count("crossing") <= 0.05 * 150

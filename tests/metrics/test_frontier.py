@@ -150,3 +150,12 @@ def test_medians_count_failures_as_infinite() -> None:
     holes[2, :300] = np.inf
     none = law_of(wrong, holes, median=True)
     assert none.of_all is None and none.distortion[2] == np.inf and "withstood" in none.why
+
+
+def test_resamples_in_which_all_models_err_alike_have_no_slope() -> None:
+    """The mean of seven equal numbers may differ from them in the last bit, by which to divide."""
+    generator = np.random.default_rng(3)
+    wrong = np.zeros((7, 20), bool)
+    wrong[:, :3] = wrong[1:, 3] = wrong[4:, 4] = True
+    law = law_of(wrong, generator.normal(0.1, 0.02, (7, 20)))
+    assert law.of_all is not None and np.abs(law.of_all.slope).max() < 10

@@ -87,7 +87,10 @@ def test_a_card_has_the_form_of_all(name: str) -> None:
         assert Threat.parse(card["threat"]).eps is not None
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.slow if n.startswith("cifar10") else []) for n in NETWORKS],
+)
 def test_the_figure_of_a_network_is_measured_again(name: str) -> None:
     if not name.startswith("digits") and not os.environ.get("BESIEGE_DATA"):
         pytest.skip("needs BESIEGE_DATA")

@@ -124,7 +124,9 @@ def test_blocks_stand_after_the_last_unit_of_each_stage() -> None:
         ARCHITECTURES["resnet20"](denoise="gauss")
 
 
-@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize(
+    "how", [pytest.param(h, marks=pytest.mark.slow if h in ("dot", "mean") else []) for h in HOWS]
+)
 def test_a_denoising_network_is_a_lawful_victim_with_a_twin(how: How) -> None:
     torch.manual_seed(0)
     net = ARCHITECTURES["resnet20"](denoise=how, in_channels=1).eval()

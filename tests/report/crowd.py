@@ -99,6 +99,7 @@ def _cell(
         left,
         broken,
         distance,
+        np.full_like(distance, np.nan),
         steps,
         steps,
         spent,

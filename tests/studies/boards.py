@@ -64,6 +64,7 @@ def searched(name: str, sizes: NDArray[np.float64]) -> BoardCell:
         left=~each,
         success=each,
         distance=sizes[:, None],
+        aimed=np.full_like(sizes[:, None], np.nan),
         searched=sizes,
         passes=np.zeros(0, np.int64),
         best=np.zeros((*each.shape, 0), np.float32),

@@ -88,6 +88,7 @@ def cell(
         left=left,
         success=success,
         distance=distance,
+        aimed=np.where(success, sizes, np.inf) if goal != "untargeted" else sizes * np.nan,
         searched=np.full((len(models), count), np.nan),
         passes=np.zeros(0, np.int64),
         best=np.zeros((*sizes.shape, 0), np.float32),

@@ -17,8 +17,13 @@ from besiege.bench.opening import read_evaluations
 from besiege.bench.single import measure
 from besiege.core.errors import UnknownNameError
 from besiege.studies.answers import decide
-from besiege.studies.autoattack import components, scaling, step_sizes
-from besiege.studies.autoattack.scaling import DIVISORS, LARGE, MARGIN, PLAIN, ascent
+from besiege.studies.autoattack import scaling, step_sizes
+from besiege.studies.autoattack.scaling import DIVISORS, MARGIN, ascent
+from besiege.studies.choosing import with_cells
+from besiege.studies.study import STUDIES
+
+STUDY = STUDIES.get("autoattack")
+LARGE, PLAIN = "large logits", "natural"
 
 
 def divided(large: Mapping[int, int], plain: Mapping[int, int], margin: int = 47) -> Board:
@@ -58,9 +63,9 @@ def test_dividing_helps_only_where_the_scale_masks(
 
 
 def test_the_claim_about_the_plain_net_is_the_other_way_round() -> None:
-    found = scaling.weakened_by_dividing(divided(PUBLISHED, ONLY_WEAKER))
+    found = scaling.weakened_by_dividing(divided(PUBLISHED, ONLY_WEAKER), model=PLAIN)
     assert found.value == pytest.approx(0.13) and found.low > 0
-    assert scaling.weakened_by_dividing(divided(PUBLISHED, PUBLISHED)).high < 0
+    assert scaling.weakened_by_dividing(divided(PUBLISHED, PUBLISHED), model=PLAIN).high < 0
 
 
 def test_what_was_not_run_is_said() -> None:
@@ -87,7 +92,9 @@ def test_images_that_only_one_attack_was_judged_on_do_not_count() -> None:
 @pytest.fixture(scope="module")
 def figure(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("figure") / "run"
-    measure(declared(read_benchmark(scaling.SPEC), scaling.SPEC.parent), out=folder)
+    spec = STUDY.specs["digits"]
+    one = with_cells(read_benchmark(spec), scaling.CELL)
+    measure(declared(one, spec.parent), out=folder)
     return folder
 
 
@@ -143,66 +150,21 @@ def test_losses_that_were_not_run_are_left_out() -> None:
     assert [line[1] for line in step_sizes.grid(board).rows] == ["cross_entropy"]
 
 
-def listed_in(spec: Path) -> list[str]:
-    """The attacks of the only cell of a specification."""
-    (cell,) = read_benchmark(spec).cells
-    assert cell.attacks is not None
-    return list(cell.attacks)
+def listed_in(spec: Path, cell: str) -> list[str]:
+    """The attacks of a cell of a specification."""
+    attacks = read_benchmark(spec).cell(cell).attacks
+    assert attacks is not None
+    return list(attacks)
 
 
-def test_the_specifications_list_the_attacks_as_boards_name_them() -> None:
-    listed = listed_in(step_sizes.SPEC)
+@pytest.mark.parametrize("data", ["digits", "mnist", "cifar10"])
+def test_the_specifications_list_the_attacks_as_boards_name_them(data: str) -> None:
+    spec = STUDY.specs[data]
+    listed = listed_in(spec, step_sizes.CELL)
     wanted = [name for loss in step_sizes.LOSSES for name in step_sizes.attacks(loss)]
     assert listed == wanted and all(str(parse(name)) == name for name in wanted)
-    listed = listed_in(scaling.SPEC)
-    both = [ascent(n, form) for form in (False, True) for n in DIVISORS]
-    assert listed == [*both, MARGIN]
-    assert all(str(parse(name)) == name for name in listed)
-
-
-PARTS = ("apgd", "fab", "square")
-
-
-def parts(**models: tuple[int, int, int]) -> Board:
-    """A board of three attacks: how many of 200 images each leaves of some models."""
-    rows = {
-        model: {name: first(left, 200) for name, left in zip(PARTS, lefts, strict=True)}
-        for model, lefts in models.items()
-    }
-    return attacked("parts", rows)
-
-
-@pytest.mark.parametrize(
-    ("lefts", "best", "gap", "verdict"),
-    [
-        ((90, 92, 120), ("apgd",), 30, "yes"),
-        ((90, 90, 90), PARTS, 0, "no"),
-        ((90, 95, 94), ("apgd",), 4, "cannot tell"),
-    ],
-)
-def test_the_worst_failure_of_an_attack_is_on_the_worst_model(
-    lefts: tuple[int, int, int], best: tuple[str, ...], gap: int, verdict: str
-) -> None:
-    board = parts(plain=(100, 100, 100), other=lefts)
-    assert components.best_single(board, "parts", "other", PARTS).attacks == best
-    found = components.worst_failure(board, "parts", "square", PARTS)
-    assert found.value == pytest.approx(gap / 200)
-    assert decide(found.low, found.high, 0.05) == verdict
-    assert gap == 0 or "other" in found.caveat
-
-
-@pytest.mark.parametrize(
-    ("lefts", "verdict"),
-    [((120, 110, 60), "yes"), ((90, 80, 120), "no"), ((100, 98, 96), "cannot tell")],
-)
-def test_square_breaks_what_gradients_do_not_where_they_are_masked(
-    lefts: tuple[int, int, int], verdict: str
-) -> None:
-    board = parts(other=lefts)
-    found = components.beyond(board, "parts", "other", "square", ("apgd", "fab"))
-    assert found.value == pytest.approx((min(lefts[:2]) - lefts[2]) / 200)
-    assert decide(found.low, found.high, 0.01) == verdict
-    (cell,) = board.cells
-    suite = replace(board, cells=(replace(cell, suite=True),))
-    with pytest.raises(UnknownNameError, match="a suite"):
-        components.beyond(suite, "parts", "other", "square", ("apgd", "fab"))
+    if data != "cifar10":
+        listed = listed_in(spec, scaling.CELL)
+        both = [ascent(n, form) for form in (False, True) for n in DIVISORS]
+        assert listed == [*both, MARGIN]
+        assert all(str(parse(name)) == name for name in listed)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from besiege.bench.benchmark import Benchmark, Cell, read_benchmark
-from besiege.core.errors import InputError, UnknownNameError
+from besiege.bench.benchmark import Benchmark, Cell, must_continue, read_benchmark
+from besiege.core.errors import InputError, StoreError, UnknownNameError
 from besiege.studies.choosing import Choice, Size, chosen, joined
 from besiege.studies.study import STUDIES, Study, study_of
 
@@ -110,6 +110,21 @@ def test_only_some_cells_are_run_and_a_folder_keeps_the_others() -> None:
     assert joined(white, white) == white
 
 
+def test_parts_of_a_run_may_have_numbers_of_images_of_their_own() -> None:
+    few = asked(replace(SMOKE, only="white*", count=20))
+    more = asked(replace(SMOKE, only="transfer*", count=40))
+    both = joined(few, more)
+    counts = {one.name.split()[0]: one.count or both.count for one in both.cells}
+    assert counts == {"white": 20, "transfer": 40}
+    must_continue(few, both, "the run")
+    # The same commands again, in any order, change nothing.
+    assert joined(both, few) == joined(both, asked(replace(SMOKE, only="white*", count=20)))
+    assert {one.name: one for one in joined(both, more).cells} == {c.name: c for c in both.cells}
+    must_continue(both, joined(both, few), "the run")
+    with pytest.raises(StoreError, match="white linf untargeted"):
+        must_continue(both, joined(both, asked(replace(SMOKE, only="white*", count=30))), "it")
+
+
 def test_models_that_would_be_attacked_through_themselves_are_refused_when_joined() -> None:
     """The substitute of the second part is written as a text, since it is no model of it."""
     before = asked(replace(SMOKE, only="white*"))
@@ -165,3 +180,14 @@ def test_an_absent_model_is_no_model(tmp_path: Path, table: str, said: str) -> N
     (tmp_path / "a.toml").write_text(text.replace("[tags]", f"[absent]\n{table}\n[tags]"))
     with pytest.raises(InputError, match=said):
         read_benchmark(tmp_path / "a.toml")
+
+
+def test_a_size_asks_for_no_more_images_than_the_data_have() -> None:
+    study = STUDIES.get("realsafe")
+    bench, _ = chosen(study, Choice("digits", "bench"))
+    assert bench.count == 397
+    assert {cell.count for cell in bench.cells} == {None, 100, 50}
+    assert chosen(study, Choice("cifar10", "bench"))[0].count == 500
+    assert chosen(study, Choice("imagenet", "paper"))[0].count == 1000
+    # A number that is given is meant, and refused where there are fewer images.
+    assert chosen(study, Choice("digits", "bench", count=500))[0].count == 500

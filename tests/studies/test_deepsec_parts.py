@@ -21,6 +21,7 @@ from besiege.studies.answers import decide
 from besiege.studies.deepsec import answers
 from besiege.studies.deepsec.attacks import SAME_BUT_GOAL, form, forms
 from besiege.studies.deepsec.published import UTILITY
+from besiege.studies.deepsec.reading import wins
 
 BOTH: Any = ("cifar10", "mnist")
 NETS = ("natural", "pgd-at")
@@ -114,7 +115,7 @@ def test_a_board_shows_which_rows_are_absent() -> None:
     lacking = answers.absent(board, NETS[1], "cifar10")
     assert set(lacking) == set(forms("cifar10")) - set(answers.ITERATIVE)
     with pytest.raises(UnknownNameError, match="FGSM"):
-        answers.wins(board, NETS[1], form("cifar10", "FGSM"))
+        wins(board, NETS[1], form("cifar10", "FGSM"))
 
 
 @pytest.mark.parametrize(
@@ -172,6 +173,6 @@ def test_images_that_either_model_misclassifies_do_not_count() -> None:
     correct = cell.correct.copy()
     correct[0, 150:], correct[1, :10] = False, False
     board = replace(board, cells=(replace(cell, correct=correct),))
-    found = answers.wins(board, NETS[1], form("cifar10", "BIM"), NETS[0])
+    found = wins(board, NETS[1], form("cifar10", "BIM"), NETS[0])
     assert len(found.samples) == 140 and found.success.sum() == 130
     assert np.array_equal(found.samples, np.arange(10, 150))

@@ -65,7 +65,7 @@ def orders(claims: int) -> list[Measure]:
 
 
 @pytest.mark.parametrize(("verdict", "effect"), [("no", SMALLEST), ("yes", 0.0)])
-@pytest.mark.parametrize("claims", [3, 20])
+@pytest.mark.parametrize("claims", [pytest.param(3, marks=pytest.mark.slow), 20])
 def test_any_false_verdict_is_rare(verdict: str, effect: float, claims: int) -> None:
     """Without the correction, 20 claims have a false one in 40 % of the studies."""
     study, studies = study_of(differences(claims), SMALLEST, 0.0), 300

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.studies.panels import sweeps
 from tests.studies.realsafe_boards import NAMES, Sizes, board, cell, sizes
 
 from besiege.bench.benchmark import read_benchmark
@@ -230,6 +231,9 @@ def test_f6_nothing_is_left_fifty_steps_are_enough_nattack_leads(
     found = answer("F6", f6(count, nattack, never, late))
     assert found.verdict == verdict
     assert "Local optimality on natural: nes" in found.caveat
+    # With the smallest perturbation of every image, it is that of the best attack.
+    assert ("nattack 1.00" in found.caveat) == (nattack < 1)
+    assert ("only NATTACK breaks 0 of" in found.caveat) == (nattack > 1)
 
 
 # What is recomputed.
@@ -304,8 +308,8 @@ def test_figures_have_the_numbers_of_the_publication() -> None:
 def test_a_figure_has_the_attacks_of_its_knowledge_as_panels() -> None:
     mine = board([white(40, {"natural": 0.05, "pgd-at": 0.1})])
     first = next(one for one in STUDY.figures(mine) if one.name == "1")
-    assert [panel.attack for panel in first.panels] == ["fgsm", "bim", "mim", "deepfool"]
-    line = first.panels[1].lines[1]
+    assert [panel.attack for panel in sweeps(first)] == ["fgsm", "bim", "mim", "deepfool"]
+    line = sweeps(first)[1].lines[1]
     held = mine.cells[0].distance[1, 1]
     assert line.model == "pgd-at"
     for x in (0.03, 0.1, 0.15):
@@ -316,7 +320,7 @@ def test_a_figure_has_the_attacks_of_its_knowledge_as_panels() -> None:
 def figure(number: str, mine: Board) -> dict[str, Sweep]:
     """The panels of a figure, by their attacks."""
     (found,) = (one for one in STUDY.figures(mine) if one.name == number)
-    return {panel.attack: panel for panel in found.panels}
+    return {panel.attack: panel for panel in sweeps(found)}
 
 
 def test_a_curve_over_queries_is_the_share_not_broken_after_so_many() -> None:
@@ -352,6 +356,12 @@ def test_targeted_success_under_both_denominators() -> None:
     aimed = cell("white linf targeted", one, goal="targeted:random")
     rows = STUDY.table("success", board([aimed])).numbers
     assert (rows["broken"][0], rows["of_correct"][0], rows["of_all"][0]) == (3, 3 / 8, 3 / 10)
+    # Of these two one is classified as its target already, and one is brought to it.
+    aimed.aimed[0, 0, :2] = 0.0, 0.07
+    found = STUDY.table("success", board([aimed]))
+    counts = [found.numbers[name][0] for name in ("broken", "reached", "others", "images")]
+    assert counts == [3, 5, 9, 10]
+    assert found.rows[0][1:] == ("50.0 % of all 10", "44.4 % of 9 not the target already")
 
 
 def test_the_worst_case_is_image_by_image_within_one_norm_and_goal() -> None:
@@ -374,6 +384,21 @@ def test_the_worst_case_is_image_by_image_within_one_norm_and_goal() -> None:
     assert left["linf", "all"] == 0.25 and left["l2", "white"] == 0.0
     # A black-box success where no white-box attack has one: W08.
     assert any("break 1 of 4 images" in one for one in STUDY.readings(mine))
+
+
+def test_score_attacks_at_the_budget_only_have_an_accuracy_and_no_median() -> None:
+    fixed = {"nes@realsafe-strength": {"natural": np.array([0.05, 0.2, np.inf, 0.01])}}
+    ones = {a: {m: np.ones(4) for m in f} for a, f in fixed.items()}
+    name = "score linf untargeted, strength"
+    scores = cell(name, fixed, first=ones, access="score", search=False)
+    mine = board([white(4, {"natural": 0.05}), scores])
+    table = STUDY.table("table3", mine)
+    (row,) = (row for row in table.rows if row[0] == "score nes")
+    assert row[1] == "-/50.0" and "Without a median: run at the budget only." in table.note
+    searched = cell("score linf untargeted", {"minimal(nes@realsafe-code(steps=9))":
+                    {"natural": np.array([0.05, 0.2, 0.3, 0.01])}}, access="score")  # fmt: skip
+    both = STUDY.table("table3", board([white(4, {"natural": 0.05}), scores, searched]))
+    assert [row[1] for row in both.rows if row[0] == "score nes"] == [".050/50.0"]
 
 
 def test_absent_models_stand_in_the_table() -> None:

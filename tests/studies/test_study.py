@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from tests.studies.boards import board as board_with
 from tests.studies.boards import made, searched, with_sizes
+from tests.studies.panels import sweeps
 
 from besiege.bench.board import Board
 from besiege.core.errors import UnknownNameError
@@ -92,7 +93,7 @@ def test_tables_and_figures_are_functions_of_the_board() -> None:
     share = (board.cell("white linf").smallest[1] > 0.1).mean()
     assert table.rows[1] == ("pgd-at", table.rows[1][1], f"{100 * share:.1f} %", table.rows[1][3])
     (figure,) = DIGITS.figures(board)
-    (panel,) = figure.panels
+    (panel,) = sweeps(figure)
     assert [line.model for line in panel.lines] == ["natural", "pgd-at"]
     assert [len(line.value) for line in panel.lines] == [31, 31]
 
@@ -108,8 +109,9 @@ def test_a_shipped_study_measures_the_cells_and_models_of_its_spec(name: str, st
         assert spec["name"] == study.name == name
         cells = {cell["name"] for cell in spec["cells"]}
         for claim in study.claims:  # others find models and cells by what they are
-            if given := getattr(claim.measure, "keywords", {}):
-                assert given.get("cell") in cells
+            given = getattr(claim.measure, "keywords", {})
+            if "cell" in given:
+                assert given["cell"] in cells
                 assert {given["better"], given["worse"]} <= set(spec["models"])
     told = {(claim.id, data) for claim in study.claims for data in claim.data or ("any",)}
     assert len(told) == sum(max(1, len(claim.data)) for claim in study.claims)
@@ -141,3 +143,27 @@ def test_that_many_images_tell_nine_times_of_ten_that_an_order_does_not_change()
     more = np.split(made(30 * answer.needed, 2.0).cell("white linf").smallest, 30, axis=1)
     told = [single.answers(board_with(searched("white linf", sizes))) for sizes in more]
     assert 0.8 <= np.mean([one.verdict == "yes" for (one,) in told]) <= 1
+
+
+PAGES = sorted((Path(__file__).parents[2] / "docs" / "studies").glob("*.md"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_of_the_docs_is_about_the_study_as_it_is(page: Path) -> None:
+    """Written by ``besiege study NAME --run RUN --page FILE``; run that again after a change."""
+    study = STUDIES.get(page.stem.partition("-")[0])
+    text = page.read_text()
+    assert text.startswith(f"# {study.title}") and f"{study.source}." in text
+    data = text.partition("\n")[0].rpartition(" on ")[2]
+    claims = [one for one in study.claims if not one.data or data in one.data]
+    for line in [
+        *(f"| **{one.id}** {one.text} |" for one in claims),
+        *(f"- {one}" for one in study.differs),
+        *(f"- `--size {name}`: {size.about}." for name, size in study.sizes.items()),
+    ]:
+        assert line in text
+    assert "Run of 20" in text and "commit " in text and f"besiege study {study.name}" in text
+
+
+def test_there_is_a_page_of_the_docs() -> None:
+    assert PAGES

@@ -73,7 +73,7 @@ def test_a_used_copy_leaves_no_trace_in_a_new_one(name: str) -> None:
 
 
 def test_plain_pgd_overstates_most_of_them() -> None:
-    samples = data(30)
+    samples = data(15)
     deceived = 0
     for impostor in IMPOSTORS.values():
         try:

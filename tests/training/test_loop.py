@@ -107,6 +107,7 @@ def test_a_classifier_brings_its_normalisation(data: besiege.data.Data) -> None:
     assert same(inside, outside) and not same(inside, small())
 
 
+@pytest.mark.slow  # as the fast tests of the recipes do, with another independent attack
 def test_pgd_training_makes_a_net_robust_against_an_independent_pgd() -> None:
     train_set = besiege.data.load("digits", "train", count=700)
     test_set = besiege.data.load("digits", count=150)

@@ -73,11 +73,11 @@ def test_a_source_is_drawn_for_every_batch_and_never_changes(
         return made
 
     monkeypatch.setattr(Inner, "__call__", watched)
-    train(Classifier(net(), name="mine"), data, replace(EAT, epochs=30))
-    assert len(drawn) == 300 and set(drawn) == {"mine", *SOURCES}
+    train(Classifier(net(), name="mine"), data, replace(EAT, epochs=15))
+    assert len(drawn) == 150 and set(drawn) == {"mine", *SOURCES}
     for name in set(drawn):
-        assert 70 <= drawn.count(name) <= 130, "uniform, the model itself included"
-    assert len({tuple(drawn[10 * e : 10 * e + 10]) for e in range(30)}) > 20
+        assert 30 <= drawn.count(name) <= 70, "uniform, the model itself included"
+    assert len({tuple(drawn[10 * e : 10 * e + 10]) for e in range(15)}) > 10
 
 
 def test_a_model_crafted_on_sources_differs_from_one_that_is_not(data: Data) -> None:

@@ -76,7 +76,8 @@ def stamp_of(request: Request) -> str | None:
     # A quoted parameter may name a file, such as that of a universal perturbation.
     if not request.textual or plugins or any(mark in listed for mark in (".py:", "'", '"')):
         return None
-    files = [_data(request), *map(_model, (request.model, *request.substitute, *request.beside))]
+    models = (request.model, *request.substitute, *request.across, *request.beside)
+    files = [_data(request), *map(_model, models)]
     if any(part is None for part in files):
         return None
     named = [path for part in files if part is not None for path in part]

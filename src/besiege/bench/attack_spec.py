@@ -11,7 +11,7 @@ from besiege.attacks.combine import Combined, leaves
 from besiege.bench.request import ResolvedRequest
 from besiege.bench.spec import AttackSpec
 from besiege.core import presets
-from besiege.core.threat import Threat
+from besiege.core.threat import Access, Threat
 from besiege.evaluation.approach import Approach, approach
 from besiege.evaluation.checking import check
 
@@ -19,7 +19,11 @@ from besiege.evaluation.checking import check
 def fitting_approach(resolved: ResolvedRequest, attack: Attack, threat: Threat) -> Approach:
     """The approach of an attack of a request; an attack that does not fit is refused."""
     request, knowledge = resolved.request, resolved.knowledge
-    how = approach(resolved.victim, attack, threat, knowledge, queries=request.queries)
+    kept: dict[str, Any] = {}
+    if request.across and threat.eps is not None and attack.access is Access.GRADIENT:
+        # As on a substitute: a point just beyond this model's boundary is rarely beyond another's.
+        kept = {"keep": "last", "leave": "end"}
+    how = approach(resolved.victim, attack, threat, knowledge, **kept, queries=request.queries)
     check(how.searched, attack, how.threat, resolved.first(8), how.terms, seed=request.seed)
     return how
 

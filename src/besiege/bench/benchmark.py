@@ -20,6 +20,7 @@ from besiege.core.errors import BesiegeError, InputError, StoreError, near
 from besiege.core.files import read_file
 from besiege.core.text import MOST, quoted, short
 from besiege.core.threat import Threat
+from besiege.data.catalogue import CATALOGUE
 
 V = TypeVar("V", bound=Value)
 DEFAULT = "default"
@@ -60,9 +61,18 @@ class Cell(Value):
         As in `besiege.evaluate`; seed and count are by default those of the benchmark.
     clever : str, optional
         CLEVER scores of the images besides, such as ``clever(batches=100)``.
+    certify : str, optional
+        Method that also proves which images no perturbation within the budget can break, such as
+        ``crown``.
+    beside : tuple of str
+        Models of other cells whose calibration images are left out here, too, so that this cell
+        has the same images as theirs.
     crop : {"model"}, optional
         Each model gets the images cropped to its own side. Images keep their ids, so that models of
         all sizes are compared on the same ones. By default the benchmark's data say the size.
+    across : {"grey", "white"}, optional
+        The images that are crafted on each model are judged on all others of the cell, too. Models
+        of another size get their middle, or a border in this colour around them.
     """
 
     name: str = Field(min_length=1, max_length=80)
@@ -80,9 +90,12 @@ class Cell(Value):
     access: Literal["gradient", "score", "decision"] | None = None
     examine: Literal["full", "short", "none"] = "short"
     clever: str | None = None
+    certify: str | None = None
+    beside: tuple[str, ...] = ()
     crop: Literal["model"] | None = None
+    across: Literal["grey", "white"] | None = None
 
-    @field_validator("attacks", "models", mode="before")
+    @field_validator("attacks", "models", "beside", mode="before")
     @classmethod
     def _listed(cls, given: object) -> object:
         return [given] if isinstance(given, str) else given
@@ -123,6 +136,35 @@ class Cell(Value):
         return [(one, " ".join([f"{norm}:{one}", *others])) for one in self.budgets or (written,)]
 
 
+class Shown(Value):
+    """Images of one model that are shown to others, or again to itself through a layer.
+
+    They are judged once the attacks are over, as transfer or as a replay, and never counted as
+    robustness (`besiege.bench.replaying`).
+
+    Attributes
+    ----------
+    source : str
+        The model that the images were made on.
+    on : tuple of str
+        The models that judge them; by default the source itself.
+    through : tuple of str
+        Layers that the images pass first, each by itself, such as ``jpeg(quality=90)``.
+    cells : str
+        A pattern of the names of cells; in each, the source and the judging model are needed.
+    """
+
+    source: str
+    on: tuple[str, ...] = ()
+    through: tuple[str, ...] = ()
+    cells: str = "*"
+
+    @field_validator("on", "through", mode="before")
+    @classmethod
+    def _listed(cls, given: object) -> object:
+        return [given] if isinstance(given, str) else given
+
+
 class Benchmark(Value):
     """Models, data and cells: all that a benchmark measures, declared before it runs.
 
@@ -141,6 +183,8 @@ class Benchmark(Value):
     absent : mapping
         Models that belong to the benchmark and cannot be evaluated yet, and their texts or the
         reason: reports show them as absent, so that no model is left out silently.
+    replays : tuple of Shown
+        Images of some models that others are shown.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=80)
@@ -155,6 +199,7 @@ class Benchmark(Value):
     compare: Compare = Compare()
     store: Keep = Keep()
     absent: Mapping[str, str] = Field(default_factory=dict)
+    replays: tuple[Shown, ...] = ()
 
     @property
     def trained(self) -> dict[str, Trained]:
@@ -164,6 +209,12 @@ class Benchmark(Value):
     def cell(self, name: str) -> Cell:
         """The cell of a name."""
         return next(one for one in self.cells if one.name == name)
+
+    @property
+    def available(self) -> int | None:
+        """How many images its data have, where that is known without reading them."""
+        name = self.data.partition("(")[0].strip()
+        return CATALOGUE[name].images.get(self.split) if name in CATALOGUE else None
 
     def seeds(self, cell: Cell) -> tuple[int, ...]:
         """The seeds of a cell."""
@@ -327,6 +378,7 @@ def _header_problems(benchmark: Benchmark, models: Mapping[str, Any]) -> Iterato
         for model in values:
             if model not in models and model not in benchmark.absent:
                 yield f"tags.{tag}.{model}: {_no_model(model, models)}"
+    yield from _replay_problems(benchmark, models)
     seen: set[frozenset[str]] = set()
     for number, pair in enumerate(benchmark.compare.pairs, 1):
         where = f"compare.pairs[{number}]"
@@ -336,6 +388,20 @@ def _header_problems(benchmark: Benchmark, models: Mapping[str, Any]) -> Iterato
         if frozenset(pair) in seen:
             yield f"{where}: the pair is declared twice"
         seen.add(frozenset(pair))
+
+
+def _replay_problems(benchmark: Benchmark, models: Mapping[str, Any]) -> Iterator[str]:
+    if benchmark.replays and benchmark.store.images != "all":
+        yield 'replays: the images must be there: write images = "all" in [store]'
+    for number, one in enumerate(benchmark.replays, 1):
+        where = f"replays[{number}]"
+        for name in (one.source, *one.on):
+            if name not in models:
+                yield f"{where}: {_no_model(name, models)}"
+        if one.source in one.on:
+            yield f"{where}.on: '{one.source}' is the source itself: leave on out, and name a layer"
+        if not one.on and not one.through:
+            yield f"{where}: name other models (on), or layers that the images pass (through)"
 
 
 def _no_model(name: str, models: Mapping[str, Any]) -> str:
@@ -359,11 +425,15 @@ def _cell_problems(cell: Cell, models: Mapping[str, Any]) -> Iterator[str]:
         if not -MOST - 1 <= seed <= MOST or seed in cell.seeds[: number - 1]:
             yield f".seeds[{number}]: {quoted(seed)} is listed twice, or too large"
     yield from _threat_problems(cell)
-    for number, name in enumerate(cell.models or (), 1):
-        if name not in models:
-            yield f".models[{number}]: {_no_model(name, models)}"
+    for key, names in (("models", cell.models or ()), ("beside", cell.beside)):
+        for number, name in enumerate(names, 1):
+            if name not in models:
+                yield f".{key}[{number}]: {_no_model(name, models)}"
     if cell.models is not None and len(set(cell.models)) < max(1, len(cell.models)):
         yield ".models: list at least one, and each once"
+    if cell.across is not None and (cell.substitute or cell.suite is not None):
+        what = "substitute" if cell.substitute else "suite"
+        yield f".across: it is for attacks = [...] on the models themselves: leave {what} out"
     yield from _substitute_problems(cell, models)
 
 

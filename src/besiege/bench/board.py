@@ -6,9 +6,10 @@ samples. Rankings, matrices, curves and studies are functions of a `Board`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ from besiege.bench.overview import open_run
 from besiege.bench.plan import Plan
 from besiege.bench.results import summarise
 from besiege.bench.spec import Trained
+from besiege.bench.store import Store
 from besiege.bench.summaries import outcomes_of
+from besiege.bench.utilities import clean_logits, clean_rows
 from besiege.core.attack_registry import OBLIVIOUS
 from besiege.core.errors import UnknownNameError, near
 from besiege.core.threat import Threat
@@ -29,6 +32,7 @@ from besiege.metrics.intervals import Rate
 from besiege.metrics.outcomes import COUNTED, Counts, Ids, Numbers, Outcomes, Single
 from besiege.metrics.rows import places
 from besiege.metrics.searches import ROUNDING
+from besiege.metrics.utility import CleanAnswers
 from besiege.metrics.values import EvaluationFigures, RunFigures
 
 Mask = NDArray[np.bool_]
@@ -61,6 +65,25 @@ class BoardModel:
     kind: str
     parameters: int | None
     tags: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Across:
+    """What the images crafted on each model of a cell do to all its models.
+
+    Attributes
+    ----------
+    judged, fooled, rank : array ``[sources, targets, attacks, n]``
+        Which images were judged; where the answer is wrong; the place of the target class, 0 where
+        it is not known. On the diagonal a model judges its own images.
+    seen : array of bool ``[sources, targets, n]``
+        Which clean images the target classifies correctly, at the size of the source.
+    """
+
+    judged: Mask
+    fooled: Mask
+    rank: Counts
+    seen: Mask
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,12 +121,19 @@ class BoardCell:
         For each model, the place of its evaluation in ``Board.figures.evaluations``.
     correct, known, robust : array ``[m, n]``
         As in `Outcomes`. Samples that a model was not evaluated on are not known.
-    covered, left, success, distance, first_step, first_query, queries_used, forwards, backwards
+    covered, left, success, distance, aimed, first_step, first_query, queries_used, forwards,
+    backwards
         Arrays ``[m, a, n]``, as in `Outcomes`.
     searched : array ``[m, n]``
         As in `Outcomes`.
     passes, best : array ``[k]`` and ``[m, a, n, k]``
         As in `Outcomes`: the smallest perturbations within numbers of passes.
+    values : tuple of int
+        For each model the number of pixel values of its images.
+    estimate, estimates : array ``[m, n]`` and ``[m, n, k]``
+        CLEVER scores, and those after fewer batches; NaN where there is none.
+    across : Across, optional
+        What the images do to the other models, where they judged them.
     """
 
     name: str
@@ -131,6 +161,7 @@ class BoardCell:
     left: Mask
     success: Mask
     distance: Numbers
+    aimed: Numbers
     first_step: Counts
     first_query: Counts
     queries_used: Counts
@@ -139,6 +170,10 @@ class BoardCell:
     searched: Numbers
     passes: Ids
     best: Single
+    values: tuple[int, ...] = ()
+    estimate: Numbers = field(default_factory=lambda: np.full((0, 0), np.nan))
+    estimates: Numbers = field(default_factory=lambda: np.full((0, 0, 0), np.nan))
+    across: Across | None = None
 
     @property
     def knowledge(self) -> str:
@@ -234,6 +269,9 @@ class Board:
         Cells, models that were left out of them, and why.
     absent : mapping
         Models that the specification lists as absent, and why.
+    clean : mapping
+        By model, its answers to clean images, with its logits; records are read when one is asked
+        for.
     """
 
     name: str
@@ -243,6 +281,7 @@ class Board:
     spec: str = ""
     unfit: tuple[tuple[str, str, str], ...] = ()
     absent: Mapping[str, str] = field(default_factory=dict)
+    clean: Mapping[str, CleanAnswers] = field(default_factory=dict)
 
     def cell(self, name: str) -> BoardCell:
         """The cell of a name."""
@@ -323,7 +362,40 @@ def board_of(folder: Path | str, figures: RunFigures | None = None) -> Board:
         "" if benchmark is None else benchmark.model_dump_json(indent=1, exclude_defaults=True),
         tuple((one.cell, one.model, one.reason) for one in run.unfit),
         {} if benchmark is None else benchmark.absent,
+        _Clean(store, _largest(groups, plans)),
     )
+
+
+def _largest(groups: Sequence[Grouped], plans: Sequence[Plan]) -> dict[str, Plan]:
+    """For every model its evaluation on the most samples."""
+    found: dict[str, Plan] = {}
+    for group in groups:
+        for name, place in zip(group.models, group.plans, strict=True):
+            if name not in found or plans[place].data.count > found[name].data.count:
+                found[name] = plans[place]
+    return found
+
+
+class _Clean(Mapping[str, CleanAnswers]):
+    """The clean answers of models, each read once, when it is asked for."""
+
+    def __init__(self, store: Store, plans: Mapping[str, Plan]) -> None:
+        self._store, self._plans = store, plans
+        self._read: dict[str, CleanAnswers] = {}
+
+    def __getitem__(self, model: str) -> CleanAnswers:
+        if model not in self._read:
+            plan = self._plans[model]
+            rows = clean_rows(self._store, plan)
+            logits, lacking = clean_logits(self._store, plan, rows["sample"])
+            self._read[model] = CleanAnswers(rows, logits, lacking)
+        return self._read[model]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._plans)
+
+    def __len__(self) -> int:
+        return len(self._plans)
 
 
 def _model(
@@ -371,14 +443,19 @@ def _cell(group: Grouped, plans: Sequence[Plan], outcomes: Mapping[int, Outcomes
         **one_row,
         **_stacked(mine, where, attacks),
         **_descents(mine, where, attacks),
+        values=tuple(prod(plans[place].data.shape) for place in group.plans),
+        across=_across([plans[place] for place in group.plans], mine, where, attacks),
     )
 
 
-_ROWS: Mapping[str, Any] = {"correct": False, "known": False, "robust": False, "searched": np.nan}
+_ROWS: Mapping[str, Any] = {
+    **{"correct": False, "known": False, "robust": False},
+    **{"searched": np.nan, "estimate": np.nan, "estimates": np.nan},
+}
 """The arrays of samples, and what they hold where a model was not evaluated."""
 _LAYERS: Mapping[str, Any] = {
     **dict.fromkeys(("covered", "left", "success"), False),
-    "distance": np.nan,
+    **dict.fromkeys(("distance", "aimed"), np.nan),
     **dict.fromkeys(COUNTED, -1),
 }
 """The arrays of attacks and samples, and what they hold where an attack was not run."""
@@ -412,6 +489,33 @@ def _descents(
             for table, text in zip(one.best, one.attacks, strict=True):
                 layer[attacks.index(text)] = _placed(table[:, last], at, np.nan)
     return {"passes": passes, "best": best}
+
+
+def _across(
+    plans: Sequence[Plan],
+    outcomes: Sequence[Outcomes],
+    where: Sequence[Ids],
+    attacks: Sequence[str],
+) -> Across | None:
+    """What the images of each model do to the others; None where these judged nothing."""
+    if not any(one.fooled.shape[1] for one in outcomes):
+        return None
+    places_of = {plan.model.digest: place for place, plan in enumerate(plans)}
+    shape = (len(plans), len(plans), len(attacks), len(where[0]))
+    judged, fooled, rank = np.zeros(shape, bool), np.zeros(shape, bool), np.zeros(shape, np.int32)
+    seen = np.zeros((*shape[:2], shape[3]), bool)
+    for s, (plan, one, at) in enumerate(zip(plans, outcomes, where, strict=True)):
+        digests = [plan.model.digest, *(other.model for other in plan.across)]
+        for number, digest in enumerate(digests[: one.fooled.shape[1]]):
+            if (t := places_of.get(digest)) is None:
+                continue  # a model that is left out of this cell
+            seen[s, t] = _placed(one.seen[number], at, False)
+            for a, text in enumerate(one.attacks):
+                place = s, t, attacks.index(text)
+                judged[place] = _placed(one.judged_across[a, number], at, False)
+                fooled[place] = _placed(one.fooled[a, number], at, False)
+                rank[place] = _placed(one.rank[a, number], at, 0)
+    return Across(judged, fooled, rank, seen)
 
 
 def _placed(row: NDArray[Any], where: Ids, nothing: Any) -> NDArray[Any]:

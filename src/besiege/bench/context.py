@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -114,6 +115,7 @@ class Context:
         thread, or by its own code.
         """
         used = {task.identity.get(name) for name in ("victim", "advice")}
+        used |= {*task.identity.get("across", ())}
         for digest, victim in self.victims.items():
             if digest in used and victim.digest() != digest:
                 raise ChangedError(
@@ -198,6 +200,8 @@ class Context:
         samples = self.samples(task.identity["shard"])
         stands = torch.ones(len(samples), dtype=torch.bool, device=samples.ids.device)
         for key in task.needs:
+            if key == task.identity.get("proofs"):
+                continue  # they break nothing
             record = self.store.read(key)
             if record is None:
                 raise StoreError(f"there is no record {key[:12]} in {self.store.folder}")
@@ -211,6 +215,22 @@ class Context:
         return samples.at(stands.nonzero()[:, 0])
 
 
+def ticking(tell: Told | None) -> Callable[[int, int], None] | None:
+    """A callback for progress inside a task, with the steps done and all of them."""
+    if tell is None:
+        return None
+    begin, last = time.monotonic(), 0.0
+
+    def tick(done: int, steps: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= 0.2:  # as often as inside a task of an attack
+            last = now
+            tell(done / steps, 0, now - begin)
+
+    return tick
+
+
 def context_of(store: Store, resolved: ResolvedRequest, plan: Plan, how: Machine) -> Context:
     """The live objects of one evaluation."""
     victim, knowledge, scaled = resolved.victim, resolved.knowledge, resolved.scaled
@@ -221,6 +241,7 @@ def context_of(store: Store, resolved: ResolvedRequest, plan: Plan, how: Machine
     others = (knowledge.substitute, knowledge.bare, resolved.other)
     known = {model.digest(): model for model in others if model is not None}
     victims = {digest: model for digest, model in known.items() if digest in used}
+    victims |= {one.victim.digest(): one.victim for one in resolved.targets}
     victims[plan.model.digest] = victim
 
     def samples(make: Callable[[], Data]) -> Callable[[], Samples]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from besiege.bench.sweeps import Line, Sweep
 from besiege.metrics.bands import Bands
+from besiege.metrics.outcomes import Numbers
 from besiege.metrics.rows import Rows
 
 
@@ -27,6 +28,9 @@ class Grid:
         What the numbers are, below the table.
     data : Rows, optional
         The same as columns of numbers, for files that programs read; by default the texts.
+    sentences : bool
+        Whether its columns are sentences, which are shown one below the other. What stands between
+        two pairs of tildes is crossed out.
     """
 
     title: str
@@ -34,6 +38,7 @@ class Grid:
     rows: tuple[tuple[str, ...], ...]
     note: str = ""
     data: Rows | None = None
+    sentences: bool = False
 
     @property
     def numbers(self) -> Rows:
@@ -68,14 +73,90 @@ def rows_of(found: Iterable[Mapping[str, Any]]) -> Rows:
 
 
 @dataclass(frozen=True, eq=False)
+class HeatMap:
+    """A matrix of shares, drawn as a table with a colour scale.
+
+    Attributes
+    ----------
+    title : str
+        What it shows.
+    rows, columns : tuple of str
+        Names.
+    corner : str
+        What rows and columns are.
+    value : array ``[rows, columns]``
+        Shares; NaN where there is none.
+    words : tuple of tuple of str
+        More about each cell, which a pointer shows.
+    means : array ``[rows]``, optional
+        A last column.
+    """
+
+    title: str
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    corner: str
+    value: Numbers
+    words: tuple[tuple[str, ...], ...]
+    means: Numbers | None = None
+
+
+@dataclass(frozen=True)
+class Spot:
+    """A model in a scatter plot, with the ends of its interval along the vertical axis."""
+
+    model: str
+    x: float
+    y: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Ruled:
+    """A line in a scatter plot by its corners; ``kind`` is fit or printed."""
+
+    label: str
+    kind: str
+    corners: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Scatter:
+    """Models by two numbers.
+
+    Attributes
+    ----------
+    title, x_title, y_title : str
+        What it shows, and what the axes are.
+    spots : tuple of Spot
+        The models.
+    by_tens : bool
+        Whether the horizontal axis is logarithmic.
+    front : tuple of str
+        Models that are joined.
+    lines : tuple of Ruled
+        Lines.
+    """
+
+    title: str
+    x_title: str
+    y_title: str
+    spots: tuple[Spot, ...]
+    by_tens: bool = False
+    front: tuple[str, ...] = ()
+    lines: tuple[Ruled, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
 class Figure:
-    """A figure: panels of curves, each of all models under one attack.
+    """A figure: panels, each of all models under one attack.
 
     Attributes
     ----------
     name, title : str
         Its name within the study, such as the number in the publication, and what it shows.
-    panels : tuple of Sweep
+    panels : tuple of Sweep, HeatMap or Scatter
         The panels.
     note : str
         What differs from the figure of the publication.
@@ -83,7 +164,7 @@ class Figure:
 
     name: str
     title: str
-    panels: tuple[Sweep, ...]
+    panels: tuple[Sweep | HeatMap | Scatter, ...]
     note: str = ""
 
 

@@ -10,12 +10,13 @@ from pathlib import Path
 from besiege.attacks.attack import Attack, parse
 from besiege.bench.benchmark import Benchmark, Cell, must_be_sound, place_of
 from besiege.bench.clever_text import clever_of
-from besiege.bench.request import read_attacks, read_threat, suite_attacks
+from besiege.bench.request import Listed, read_attacks, read_threat, suite_attacks
 from besiege.bench.spec import Request, Trained
 from besiege.core.errors import BesiegeError
 from besiege.core.text import short
 from besiege.core.threat import Access, Threat
 from besiege.data.catalogue import CATALOGUE
+from besiege.defenses.layers import LANGUAGE
 from besiege.models.public import side_of
 from besiege.training.fitting import read_architecture
 from besiege.training.recipes import recipe
@@ -96,6 +97,7 @@ def declared(
     found = [] if problems is None else problems
     wrong = [*_training_problems(benchmark, base)]
     entries = _expanded(benchmark, base, found)
+    found += _layer_problems(benchmark)
     found += [problem for _, problem in wrong]
     if problems is None:
         must_be_sound(source, found)
@@ -119,6 +121,16 @@ def _expanded(benchmark: Benchmark, base: Path, problems: list[str]) -> tuple[En
             entries += _cell(benchmark, cell, base, problems, place_of(number, cell.name))
     of_cells = all(one.startswith("cells[") for one in problems)
     return tuple(entries) if of_cells else ()
+
+
+def _layer_problems(benchmark: Benchmark) -> Iterator[str]:
+    """The problems of the layers that replayed images pass."""
+    for number, one in enumerate(benchmark.replays, 1):
+        for text in one.through:
+            try:
+                LANGUAGE.read(text)
+            except BesiegeError as problem:
+                yield f"replays[{number}].through '{short(text)}': {problem}"
 
 
 def _training_problems(benchmark: Benchmark, base: Path) -> Iterator[tuple[str, str]]:
@@ -192,6 +204,8 @@ def _cell(
                     ),
                     examine=cell.examine,
                     clever=clever_of(cell.clever or False),
+                    across=_across(benchmark, cell, model, sides, base),
+                    certify=cell.certify,
                     **({} if sides[model] is None else {"crop": sides[model]}),
                 )
                 if request.data not in CATALOGUE:
@@ -218,6 +232,20 @@ def _side(
     return None if found is None else str(found)
 
 
+def _across(
+    benchmark: Benchmark, cell: Cell, source: str, sides: Mapping[str, str | None], base: Path
+) -> tuple[str, ...]:
+    """The other models of a cell; those of another side behind a layer that adapts the images."""
+    if cell.across is None:
+        return ()
+    found = []
+    for name in (one for one in sides if one != source and one in benchmark.models):
+        other = sides[name] != sides[source]
+        layer = f"+adapt(size={sides[name]}, how='{cell.across}')" if other else ""
+        found.append(_model(benchmark, name, base) + layer)
+    return tuple(found)
+
+
 def _model(benchmark: Benchmark, name: str, base: Path) -> str:
     """The text of a model by its name, or of one that the benchmark does not name."""
     found = benchmark.models.get(name, name)
@@ -237,13 +265,13 @@ def _attacks(
     except BesiegeError as problem:
         problems.append(f"{place}: {problem}")
         return None
-    found: list[str] = []
+    found, known = [], Listed()
     for number, one in enumerate(listed, 1):
         where = f"{place}.{'suite' if cell.attacks is None else f'attacks[{number}]'}"
         try:
             written = beside(str(one), base)
-            read_attacks([*found, _searching(cell, written, threat)], None, threat)
             found.append(_searching(cell, written, threat))
+            known.add(found[-1], threat)
         except BesiegeError as problem:
             problems.append(f"{where} '{short(str(one))}': {problem}")
     return tuple(found)

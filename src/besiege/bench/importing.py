@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from besiege.bench.recorded import must_answer_as_recorded
 from besiege.bench.results import write_figures
 from besiege.bench.run import Run, update_run
 from besiege.bench.runner import run_all
-from besiege.bench.spec import Machine, Request
+from besiege.bench.spec import Machine, Replay, Request
 from besiege.bench.store import Store
 from besiege.bench.task import Task
 from besiege.bench.working import attempt
@@ -192,34 +192,49 @@ def _placed(
 def add_images(
     store: Store, plan: Plan, context: Context, found: Sequence[Placed], claims: Claims
 ) -> Plan:
-    """Store the images, add them to the plan, and judge them; the plan with them.
+    """Store the images, add them to the plan, and judge them; the plan with them."""
+    return add_all(store, [(plan, context, found)], claims)[0]
 
-    The images come first: a plan never names images that are not in the folder.
+
+def add_all(
+    store: Store, work: Iterable[tuple[Plan, Context, Sequence[Placed]]], claims: Claims
+) -> list[Plan]:
+    """The same for several plans: ``run.json`` is written once for all.
+
+    The images come first: a plan never names images that are not in the folder. `work` may make
+    them one plan after the other, so that those of one are held at a time.
     """
-    context.given = {digest: arrays for one in found for digest, arrays in one.arrays.items()}
-    replays = [one.replay for one in found]
-    images = [
-        image_task(plan, replay, number)
-        for replay in replays
-        for number, digest in enumerate(replay.images)
-        if digest
-    ]
-    run_all([_Tasks(images, context, claims)])
+    stored: list[tuple[Context, str, list[Replay]]] = []
+    for plan, context, found in work:
+        context.given = {digest: arrays for one in found for digest, arrays in one.arrays.items()}
+        replays = [one.replay for one in found]
+        images = [
+            image_task(plan, replay, number)
+            for replay in replays
+            for number, digest in enumerate(replay.images)
+            if digest
+        ]
+        run_all([_Tasks(images, context, claims)])
+        stored.append((context, plan.name, replays))
+    if not stored:
+        return []
+    wanted = {name: replays for _, name, replays in stored}
 
     def add(run: Run | None) -> Run:
-        same = [] if run is None else [one for one in run.current if one.name == plan.name]
-        if run is None or not same:
-            raise StoreError(f"the evaluation was removed from {store.folder} meanwhile")
+        same = [] if run is None else [one for one in run.current if one.name in wanted]
+        if run is None or {one.name for one in same} != wanted.keys():
+            raise StoreError(f"an evaluation was removed from {store.folder} meanwhile")
         for one in same:
-            run = run.with_plan(one.replaying(replays))
+            run = run.with_plan(one.replaying(wanted[one.name]))
         return run
 
-    now = next(one for one in update_run(store, add).current if one.name == plan.name)
-    texts = {replay.attack.text for replay in replays}
-    stages = [stage for stage in now.stages_of("replay") if stage.name in texts]
-    judging = [tasks[-1] for stage in stages for tasks in stage.parts]
-    run_all([_Tasks(judging, context, claims)])
-    return now
+    now = {one.name: one for one in update_run(store, add).current}
+    for context, name, replays in stored:
+        texts = {replay.attack.text for replay in replays}
+        stages = [stage for stage in now[name].stages_of("replay") if stage.name in texts]
+        judging = [tasks[-1] for stage in stages for tasks in stage.parts]
+        run_all([_Tasks(judging, context, claims)])
+    return [now[name] for _, name, _ in stored]
 
 
 class _Tasks:

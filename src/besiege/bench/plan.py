@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, Protocol, Self
+from functools import cached_property
+from typing import Any, Literal, Protocol, Self
 
 from pydantic import Field
 
@@ -21,6 +22,7 @@ from besiege.bench.spec import (
     Request,
     Searches,
     Shard,
+    Target,
     Value,
 )
 from besiege.bench.store import Store, key_of
@@ -51,6 +53,10 @@ class Staged(Protocol):
     def decided(self, store: Store) -> Self: ...
 
 
+_DERIVED = ("name", "series")
+"""What follows from the fields of a plan, and is asked for with each other plan of a run."""
+
+
 class Plan(Value):
     """One evaluation: one victim, one set of samples, one threat."""
 
@@ -75,6 +81,8 @@ class Plan(Value):
     """Whether the guards broke none of these few, or run on all such samples; None until known."""
     replays: tuple[Replay, ...] = ()
     """Images made elsewhere, which were added to the evaluation; they are no part of its name."""
+    across: tuple[Target, ...] = ()
+    """Other models that judge the images crafted on this one."""
     made: str | None = None
     """When it was requested; earlier releases did not write it."""
     commit: str | None = None
@@ -105,7 +113,13 @@ class Plan(Value):
         awaits_curve = self.curve is None and self.no_curve is None
         return awaits_curve or (bool(self.guards) and self.guarded is None)
 
-    @property
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        copied = super().model_copy(update=update, deep=deep)
+        for derived in _DERIVED:  # pydantic copies what was cached before the update
+            copied.__dict__.pop(derived, None)
+        return copied
+
+    @cached_property
     def name(self) -> str:
         """A digest that distinguishes it from the other evaluations of the run."""
         return key_of(
@@ -119,10 +133,12 @@ class Plan(Value):
                 "chained": self.chained,
                 "curve": self.request.curve,
                 "seed": self.request.seed,
+                # Other images are kept for other models.
+                **({"across": [one.digest for one in self.across]} if self.across else {}),
             }
         )[:16]
 
-    @property
+    @cached_property
     def series(self) -> tuple[Request, str]:
         """The request without its command. Plans of one series are its answers over time.
 

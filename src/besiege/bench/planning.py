@@ -9,7 +9,9 @@ from typing import Any
 
 from besiege.attacks.attack import Attack, parse
 from besiege.attacks.combine import Minimal
+from besiege.bench.across import targets_of
 from besiege.bench.attack_spec import attack_spec
+from besiege.bench.certify_text import read_certify
 from besiege.bench.clever_text import read_clever
 from besiege.bench.model_spec import model_spec, probe
 from besiege.bench.plan import Plan
@@ -20,6 +22,7 @@ from besiege.bench.store import key_of
 from besiege.core.errors import AttackError, BesiegeError, InputError, ThreatError
 from besiege.core.knowledge import Knowledge
 from besiege.core.threat import Access, Threat
+from besiege.core.unchanged import once
 from besiege.core.victim import Victim
 from besiege.data.catalogue import CATALOGUE
 from besiege.data.dataset import Data
@@ -44,22 +47,23 @@ def plan_of(resolved: ResolvedRequest) -> Plan:
     assert request.shard is not None, "resolve decides it"
     threat.check_units(victim.box, first.images[0].numel())
     if request.certify is not None:
-        must_certify(request.certify, victim, first, threat, request.certify_seconds)
+        method, poll = read_certify(request.certify)
+        must_certify(method, victim, first, threat, request.certify_seconds, poll)
     specs = [
         attack_spec(resolved, attack, threat, text)
         for text, attack in zip(request.attacks or (), resolved.attacks, strict=True)
     ]
-    classes = probe(victim, first)
+    classes = once(probe, victim, first)
     _fits(data, classes, threat.target)
     if all(spec.access == "gradient" and spec.source is None for spec in specs):
-        must_keep_images(victim, first)
+        once(must_keep_images, victim, first)
     for model in _searched_by_gradient(resolved, specs):
-        must_have_gradient(model, first, request.seed)
+        once(must_have_gradient, model, first, request.seed)
     if request.clever is not None:
         radius = read_clever(request.clever).of(str(threat.norm)).radius
         assert radius is not None, "every norm has one then"
         check_sampling(victim, threat, radius, tuple(first.images.shape[1:]), classes)
-    shards = described(data, request.shard, victim, resolved.scaled)
+    shards = once(described, data, request.shard, victim, resolved.scaled)
     box = (0.0, 1.0) if resolved.scaled else victim.box  # of these pixels
     no_curve = _no_curve(request, threat, victim)
     return Plan(
@@ -86,6 +90,7 @@ def plan_of(resolved: ResolvedRequest) -> Plan:
         no_curve=no_curve,
         searches=_searches(resolved) if no_curve is None else None,
         guards=_guards(resolved, len(shards)),
+        across=targets_of(resolved.targets),
     )
 
 
@@ -128,6 +133,11 @@ def _fits(data: Data, classes: int, target: int | None) -> None:
             f"the data have the label {highest} (sample {int(data.ids[row])}), but the model has "
             f"{classes} classes, 0 to {classes - 1}: it was trained on other data, or the labels "
             "start at 1"
+        )
+    if data.name in CATALOGUE and classes > CATALOGUE[data.name].classes:
+        raise InputError(
+            f"the model has {classes} classes, but {data.name} has {CATALOGUE[data.name].classes}: "
+            "it was trained on other data"
         )
     if target is not None and target >= classes:
         raise InputError(
@@ -195,7 +205,7 @@ def _searches(resolved: ResolvedRequest) -> Searches:
             specs.append(attack_spec(resolved, searcher(attack, short), free))
         except BesiegeError as problem:  # the other figures do not need a curve
             specs.append(f"The strongest attack cannot search: {problem}")
-    shards = described(data, size, resolved.victim, resolved.scaled)
+    shards = once(described, data, size, resolved.victim, resolved.scaled)
     return Searches(attacks=tuple(specs), shards=shards)
 
 

@@ -35,6 +35,7 @@ from besiege.core.errors import (
     ThreatError,
 )
 from besiege.core.samples import Withheld
+from besiege.core.unchanged import unchanged
 from besiege.core.victim import Victim
 from besiege.data.sources import is_in_box
 from besiege.models.black_box import black_box
@@ -129,12 +130,19 @@ def prepare_benchmark(
 
     `given_up` says why models could not be trained, by their names: they are left out.
     """
-    given_up = given_up or {}
+    with unchanged():
+        return _prepared(declared, folder, run, how, given_up or {})
+
+
+def _prepared(
+    declared: Declared, folder: Path, run: Run | None, how: Machine, given_up: Mapping[str, str]
+) -> Prepared:
     if run is not None and run.benchmark is not None:
         must_continue(run.benchmark, declared.benchmark, str(folder))
     read, collector = Read(), _Collector(declared)
     prepared = Prepared(benchmark=declared.benchmark)
     entries: list[RunEntry] = []
+    names: set[str] = set()
     trainings = collector.trainings(how, read, given_up)
     texts = {one.name: trained_text(Store(folder), one.plan.name) for one in trainings}
     read.trained |= {name: text for name, text in texts.items() if text is not None}
@@ -162,7 +170,8 @@ def prepare_benchmark(
         resolved, plan = found
         cell, model, budget, seed = entry.key
         entries.append(RunEntry(cell=cell, model=model, budget=budget, seed=seed, plan=plan.name))
-        if plan.name not in [other.name for other in prepared.plans]:
+        if plan.name not in names:
+            names.add(plan.name)
             prepared.requests.append(request)
             prepared.resolved.append(resolved)
             prepared.plans.append(plan)
@@ -178,10 +187,17 @@ def prepare_benchmark(
 
 def _stand_ins(request: Request, live: Mapping[str, Victim]) -> Objects | None:
     """The untrained models that stand in for those of a request; None without any."""
-    if live.keys().isdisjoint((request.model, *request.substitute)):
+    if live.keys().isdisjoint(_models(request)):
         return None
-    others = tuple(live.get(one, one) for one in request.substitute)
-    return Objects(model=live.get(request.model), substitute=others)
+    others, targets = (
+        tuple(live.get(one, one) for one in some) for some in (request.substitute, request.across)
+    )
+    return Objects(model=live.get(request.model), substitute=others, across=targets)
+
+
+def _models(request: Request) -> tuple[str, ...]:
+    """The names of all models that a request needs."""
+    return request.model, *request.substitute, *request.across
 
 
 class _Collector:
@@ -208,7 +224,8 @@ class _Collector:
 
     def lacks(self, entry: Entry, sound: set[str], given_up: Mapping[str, str]) -> bool:
         """Whether an evaluation lacks a model: one with a problem, or that was given up."""
-        others = [one for one in entry.request.substitute if one in self.declared.trainings]
+        asked = (*entry.request.substitute, *entry.request.across)
+        others = [one for one in asked if one in self.declared.trainings]
         needed = [entry.model, *others]
         for name in needed:
             if name in given_up:
@@ -234,6 +251,10 @@ class _Collector:
         for entry in self.declared.entries:
             about = entry.request.model, self.withheld.get(entry.model)
             cells.setdefault(entry.cell, {})[entry.model] = about
+        texts = self.declared.models
+        for cell in self.declared.benchmark.cells:
+            for name in (one for one in cell.beside if cell.name in cells and one in texts):
+                cells[cell.name][name] = texts[name], self.withheld.get(name)
         return {cell: beside(models) for cell, models in cells.items()}
 
     def attempt(self, entry: Entry, work: Callable[[], T]) -> T | None:
@@ -286,7 +307,7 @@ def _must_be_as_planned(run: Run, prepared: Prepared, live: Collection[str]) -> 
         old, new = before.get(entry.key), plans[entry.plan]
         if old is None or old.name == new.name:
             continue
-        if not set(live).isdisjoint((new.request.model, *new.request.substitute)):
+        if not set(live).isdisjoint(_models(new.request)):
             continue
         what = f"the model '{entry.model}' ({new.model.name})"
         if old.model.digest == new.model.digest:

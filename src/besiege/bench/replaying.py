@@ -6,26 +6,29 @@ knows it. Therefore the model is attacked itself, in the same way, before it is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 
+from besiege.bench.benchmark import Shown
 from besiege.bench.claims import Claims
-from besiege.bench.context import context_of
+from besiege.bench.context import Context, context_of
 from besiege.bench.given import Given, Placed, must_fit, place
 from besiege.bench.image_pairs import by_record, originals_of, stored_pixels
-from besiege.bench.importing import add_images, asked_again, chosen_plans
+from besiege.bench.importing import add_all, asked_again, chosen_plans
 from besiege.bench.opening import read_evaluations
 from besiege.bench.overview import open_run
 from besiege.bench.plan import Plan
-from besiege.bench.preparing import prepare
+from besiege.bench.preparing import Prepared, prepare
 from besiege.bench.reading import gather
 from besiege.bench.recorded import must_answer_as_recorded
+from besiege.bench.request import ResolvedRequest
 from besiege.bench.results import write_figures
-from besiege.bench.run import Run
-from besiege.bench.single import measure
+from besiege.bench.run import Run, RunEntry, read_run
 from besiege.bench.spec import Machine
 from besiege.bench.store import Store
 from besiege.core.errors import ChangedError, InputError, StoreError, UnknownNameError, near
@@ -148,6 +151,8 @@ def _evaluated(run: Run, plan: Plan, on: str) -> Plan | None:
 
 def _evaluate(folder: Path, run: Run, plans: list[Plan], on: str, how: Machine) -> None:
     """Attack the model itself, in the same way on the same samples, where that was not done."""
+    from besiege.bench.single import measure  # which shows the images that benchmarks declare
+
     lacking = [plan for plan in plans if _evaluated(run, plan, on) is None]
     requests = [
         (plan.request.model_copy(update={"model": on, "command": ""}), None) for plan in lacking
@@ -183,14 +188,122 @@ def _add(store: Store, run: Run, plan: Plan, given: list[Given], how: Machine) -
             f"the model '{plan.model.name}', its data or its attacks changed since the evaluation "
             f"against {plan.threat}: evaluate it again first"
         )
+    _judge(store, plan, resolved, given, how)
+
+
+def _judge(
+    store: Store, plan: Plan, resolved: ResolvedRequest, given: list[Given], how: Machine
+) -> None:
+    """Judge images as part of an evaluation."""
+    work = _placed(store, plan, resolved, given, how)
+    with store.writing(), Claims(store) as claims:
+        add_all(store, [work], claims)
+
+
+def _placed(
+    store: Store, plan: Plan, resolved: ResolvedRequest, given: list[Given], how: Machine
+) -> tuple[Plan, Context, list[Placed]]:
+    """Images among the samples of an evaluation."""
     context = context_of(store, resolved, plan, how)
     placed: list[Placed] = []
     for one in given:
         must_fit(plan, one)
         placed.append(place(plan, one, context))
     must_answer_as_recorded(store, plan, context)
+    return plan, context, placed
+
+
+def replay_declared(store: Store, prepared: Prepared, how: Machine) -> None:
+    """Judge the images that a benchmark shows to its models, as far as they are not judged yet.
+
+    Only evaluations that are complete are read, and only models that were attacked themselves, in
+    the same threat on the same samples, are shown images of another one.
+    """
+    run = read_run(store)
+    declared = () if prepared.benchmark is None else prepared.benchmark.replays
+    if run is None or not declared:
+        return
+    plans = {plan.name: plan for plan in run.plans}  # names are digests, which take a while
+    names = run.short_names
+    wanted = _wanted(run, declared, plans)
+    own: dict[str, tuple[Evidence, list[Trial]]] = {}
+    resolved = dict(zip((plan.name for plan in prepared.plans), prepared.resolved, strict=True))
+
+    def each() -> Iterator[tuple[Plan, Context, list[Placed]]]:
+        for judge, sources in wanted.items():
+            given: list[Given] = []
+            for source, layer in sources:
+                if source not in own:
+                    own[source] = _successes(store, plans[source])
+                title = names.get(plans[source].model.name, plans[source].model.name)
+                given += _fresh(store, title, plans[judge], plans[source], own[source], layer)
+            if given and judge in resolved:
+                yield _placed(store, plans[judge], resolved[judge], given, how)
+
     with store.writing(), Claims(store) as claims:
-        add_images(store, plan, context, placed, claims)
+        add_all(store, each(), claims)
+
+
+Named = dict[str, list[tuple[str, str]]]
+
+
+def _wanted(run: Run, declared: Sequence[Shown], plans: Mapping[str, Plan]) -> Named:
+    """By evaluation, those whose images its model is shown, and the layers that they pass."""
+    found: Named = {}
+    entries = [entry for entry in run.entries if entry.plan in plans]
+    for shown, entry in product(declared, entries):
+        if entry.model == shown.source and fnmatchcase(entry.cell, shown.cells):
+            for model in shown.on or (shown.source,):
+                judge = _judge_of(entries, entry, plans, model)
+                layers = shown.through or ("",)
+                if judge:
+                    found.setdefault(judge, []).extend((entry.plan, layer) for layer in layers)
+    return found
+
+
+def _judge_of(
+    entries: Sequence[RunEntry], entry: RunEntry, plans: Mapping[str, Plan], model: str
+) -> str:
+    """The evaluation of a model against the same threat on the same samples; best the same cell."""
+    source = plans[entry.plan]
+    alike = [
+        one
+        for one in entries
+        if one.model == model
+        and one.seed == entry.seed
+        and (plans[one.plan].threat, plans[one.plan].shards) == (source.threat, source.shards)
+    ]
+    same = [one.plan for one in alike if one.cell == entry.cell]
+    return (same or [one.plan for one in alike] or [""])[0]
+
+
+def _successes(store: Store, plan: Plan) -> tuple[Evidence, list[Trial]]:
+    """The attacks of an evaluation that broke something; none of one that is not complete."""
+    gathered = gather(store, plan)
+    evidence = gathered.evidence
+    own = [t for t in evidence.attacks if t.access != "transfer" and evidence.broken(t).any()]
+    return evidence, own if gathered.complete else []
+
+
+def _fresh(
+    store: Store,
+    title: str,
+    plan: Plan,
+    source: Plan,
+    own: tuple[Evidence, list[Trial]],
+    layer: str,
+) -> Iterator[Given]:
+    """The images of an evaluation that another one does not have yet."""
+    evidence, trials = own
+    passed = LANGUAGE.read(layer) if layer else None
+    known = {replay.attack.text for replay in plan.replays}
+    text = "" if passed is None else str(passed)
+    same = source.model.digest == plan.model.digest
+    for trial in trials:
+        origin = Origin(title, trial.text, text, same)
+        if str(origin) not in known:
+            one = _given(store, source, evidence, trial, origin)
+            yield replace(one, layer="" if passed is None else passed.identity())
 
 
 def _found(folder: Path | str, texts: list[tuple[str, str]]) -> Iterator[ReplayFigures]:

@@ -13,6 +13,7 @@ from torch import nn
 from besiege.attacks.attack import Attack, parse, split
 from besiege.attacks.suites import DEFAULT, DEFAULT_TARGETED, DEFAULT_TRANSFER, SUITES
 from besiege.attacks.suites import suite as suite_of
+from besiege.bench.across import OtherModel, read_across
 from besiege.bench.clever_text import clever_of
 from besiege.bench.knowledge import (
     at_hand,
@@ -33,6 +34,7 @@ from besiege.core.rules import FEW
 from besiege.core.samples import Samples, Withheld
 from besiege.core.text import MOST, check_whole
 from besiege.core.threat import CLASS, Access, Goal, Norm, Threat
+from besiege.core.unchanged import once
 from besiege.core.victim import Victim
 from besiege.data.dataset import Data
 from besiege.data.sources import is_in_box
@@ -61,6 +63,7 @@ class Objects:
     attacks: Attacks | None = None
     suite: Attacks | None = None
     substitute: Sequence[Model] = ()
+    across: Sequence[Model] = ()
     beside: Mapping[str, Withheld] = field(default_factory=dict)
     """What models beside it withhold, by their texts; others are read from theirs."""
 
@@ -69,7 +72,7 @@ class Objects:
         """Whether the texts of the request say everything."""
         objects = (self.model, self.data, self.attacks, self.suite)
         return all(one is None for one in objects) and all(
-            isinstance(one, str) for one in self.substitute
+            isinstance(one, str) for one in (*self.substitute, *self.across)
         )
 
 
@@ -152,6 +155,8 @@ class ResolvedRequest:
     left_out : int, optional
         How many images were left out because detectors were calibrated on them; None where no such
         detector is known.
+    targets : tuple of OtherModel
+        Other models that judge the images crafted on the victim.
     """
 
     request: Request
@@ -167,11 +172,15 @@ class ResolvedRequest:
     guardable: bool = False
     other: Victim | None = None
     left_out: int | None = None
+    targets: tuple[OtherModel, ...] = ()
 
     def first(self, count: int) -> Samples:
         """The first few samples, in the victim's box."""
-        few = self.data.take(torch.arange(min(count, len(self.data))))
-        return boxed(few, self.victim, self.scaled)
+        return once(_first, self.data, self.victim, self.scaled, count)
+
+
+def _first(data: Data, victim: Victim, scaled: bool, count: int) -> Samples:
+    return boxed(data.take(torch.arange(min(count, len(data)))), victim, scaled)
 
 
 def resolve(
@@ -235,7 +244,7 @@ def resolve(
     starts = beginnings(everything) if wanted else None
     knowledge = Knowledge(
         None if starts is None else boxed(starts, victim, scaled),
-        read_substitute(models, request.fuse, victim, data, read),
+        once(read_substitute, tuple(models), request.fuse, victim, data, read),
         bare,
     )
     return ResolvedRequest(
@@ -252,6 +261,7 @@ def resolve(
         guardable,
         at_hand(victim, data, read) if tested else None,
         left_out,
+        read_across(request.across, given.across, victim, device, read, data),
     )
 
 
@@ -320,22 +330,35 @@ def read_attacks(
         given = [] if attacks is None else [attacks]
     if not given:
         raise AttackError("no attack is listed: write for example attacks='pgd'")
-    chosen: dict[str, Attack] = {}
+    listed = Listed()
     for one in given:
+        listed.add(one, threat)
+    # Without a budget every attack of a suite searches the smallest perturbation of every sample.
+    return listed.attacks, suite is not None and threat.eps is not None
+
+
+class Listed:
+    """Attacks by their texts, in the order they are added; each once."""
+
+    def __init__(self) -> None:
+        self.attacks: dict[str, Attack] = {}
+        self._texts: dict[str, str] = {}
+
+    def add(self, one: str | Attack, threat: Threat) -> None:
+        """Add an attack under a threat; one that is there already is refused."""
         attack = parse(one, threat)
         if isinstance(one, str):
             presets.check_norms(one, threat)
-        same = next((text for text, old in chosen.items() if str(old) == str(attack)), None)
-        if same is not None:
+        spelled = str(attack)
+        if (same := self._texts.get(spelled)) is not None:
             both = f"'{same}'" if same == str(one) else f"'{same}', which is also '{one}',"
             raise AttackError(
                 f"the attack {both} is listed twice: with the same seed both are the same"
             )
         # An attack of a user's file needs its path to be found again; presets keep their names.
         own = isinstance(one, str) and (".py:" in one or "@" in one)
-        chosen[str(one) if own else str(attack)] = attack
-    # Without a budget every attack of a suite searches the smallest perturbation of every sample.
-    return chosen, suite is not None and threat.eps is not None
+        self._texts[spelled] = str(one) if own else spelled
+        self.attacks[self._texts[spelled]] = attack
 
 
 def suite_attacks(suite: Attacks, threat: Threat, **traits: bool) -> Sequence[str | Attack]:

@@ -94,7 +94,7 @@ class Work:
                         {
                             one.name: one.plan.name
                             for one in self.prepared.trainings
-                            if one.name in (request.model, *request.substitute)
+                            if one.name in (request.model, *request.substitute, *request.across)
                         },
                     )
                     for plan, request, watch in zip(plans, requests, self.watchers, strict=True)

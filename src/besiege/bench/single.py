@@ -20,6 +20,7 @@ from besiege.bench.expanding import Declared
 from besiege.bench.folder import run_folder
 from besiege.bench.plan import Plan, Staged
 from besiege.bench.preparing import Requests, prepare, prepare_benchmark
+from besiege.bench.replaying import replay_declared
 from besiege.bench.request import check_numbers, requested
 from besiege.bench.results import write_figures
 from besiege.bench.run import read_run, short_names
@@ -356,6 +357,7 @@ def measure(
                 watchers = _titled([*first, *plans], shown, names, len(first))[len(first) :]
                 work = Work(store, prepared, watchers, how, part)
                 done = work.here() if crew is None else work.by(crew, texts or prepared.requests)
+        replay_declared(store, prepared, how)
         if given_up:
             raise VictimError("\n".join(given_up.values()))
         figures = write_figures(store.folder)

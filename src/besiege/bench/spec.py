@@ -85,6 +85,17 @@ class AttackSpec(Value):
         return self.written or self.text
 
 
+class Target(Value):
+    """Another model that judges the images of an evaluation.
+
+    ``model`` is its digest without the layer that adapts images to its size.
+    """
+
+    name: str
+    digest: str
+    model: str
+
+
 class Request(Value):
     """A user's request, from the command line, `besiege.evaluate` or ``--dry-run``.
 
@@ -114,6 +125,8 @@ class Request(Value):
     """Models whose gradients replace the victim's; several form one ensemble."""
     fuse: Literal["logits", "probabilities", "losses"] = "logits"
     """Outputs that such an ensemble averages."""
+    across: tuple[str, ...] = ()
+    """Other models that judge the images crafted on this one, too."""
     beside: tuple[str, ...] = ()
     """Other models whose calibration images are left out, too: those of the same table."""
     resize: str | None = None
@@ -218,7 +231,7 @@ ACTIVE = 50
 """Samples of an active test that is requested by name, unless a number is given."""
 EXAMINING = ("examine", "active_test", "clever", "certify", "certify_seconds")
 """The fields of a request that say what is examined, estimated and proved besides its evaluation,
-which changes no attack."""
+which changes no verdict: attacks are not run on what is proved."""
 
 
 class ModelSpec(Value):

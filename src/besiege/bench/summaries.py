@@ -198,16 +198,20 @@ def _comparable(mine: Summary, others: list[Summary]) -> Iterator[Summary]:
     """Other evaluations of the same victim, samples, goal, access, query limit and substitute."""
     plan, threat = mine.plan, Threat.parse(mine.plan.threat)
     for other in others:
-        theirs, their = other.plan, Threat.parse(other.plan.threat)
-        if (
-            theirs.name != plan.name
-            and (their.aim, their.access) == (threat.aim, threat.access)
-            and theirs.model.digest == plan.model.digest
-            and theirs.shards == plan.shards
-            and theirs.request.queries == plan.request.queries
-            and theirs.request.substitute == plan.request.substitute
-        ):
-            yield other
+        if other.plan.name != plan.name and _alike(other.plan, plan):
+            their = Threat.parse(other.plan.threat)
+            if (their.aim, their.access) == (threat.aim, threat.access):
+                yield other
+
+
+def _alike(one: Plan, other: Plan) -> bool:
+    """Whether two plans have the same victim, samples, query limit and substitute."""
+    return (
+        one.model.digest == other.model.digest
+        and one.shards == other.shards
+        and one.request.queries == other.request.queries
+        and one.request.substitute == other.request.substitute
+    )
 
 
 def _targeted(mine: Summary, others: list[Summary]) -> list[Outline]:
@@ -219,13 +223,10 @@ def _targeted(mine: Summary, others: list[Summary]) -> list[Outline]:
     return [
         other.outline
         for other in others
-        if other.plan.threat != plan.threat
+        if _alike(other.plan, plan)
+        and other.plan.threat != plan.threat
         and replace(Threat.parse(other.plan.threat), written=None, goal=threat.goal, target=None)
         == same
-        and other.plan.model.digest == plan.model.digest
-        and other.plan.shards == plan.shards
-        and other.plan.request.queries == plan.request.queries
-        and other.plan.request.substitute == plan.request.substitute
     ]
 
 

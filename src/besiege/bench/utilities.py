@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from besiege.bench.comparable import Candidate
 from besiege.bench.plan import Plan
+from besiege.bench.reading import gather
 from besiege.bench.store import Store
 from besiege.core.errors import StoreError
 from besiege.metrics.resampling import Resampling
-from besiege.metrics.rows import places
+from besiege.metrics.rows import Rows, places
 from besiege.metrics.utility import CleanAnswers, Utility, utility
 
 LABELS_ONLY = "it returns labels only"
@@ -70,6 +71,11 @@ class Utilities:
             logits, lacking = clean_logits(Store(one.folder), one.plan, rows["sample"])
             self._answers[place] = CleanAnswers(rows, logits, lacking)
         return self._answers[place]
+
+
+def clean_rows(store: Store, plan: Plan) -> Rows:
+    """The recorded rows of the clean images of an evaluation."""
+    return gather(store, plan).evidence.clean
 
 
 def clean_logits(

@@ -52,6 +52,8 @@ def print_answers(
 def print_grid(console: Console, grid: Grid) -> None:
     """Print a table, as several of as many columns as fit beside the first one."""
     screen.say(console, Text(grid.title, "bold"))
+    if grid.sentences:
+        return _print_sentences(console, grid)
     widths = [
         2 + max(map(cell_len, (head, *(row[n] for row in grid.rows))))
         for n, head in enumerate(grid.columns)
@@ -68,6 +70,17 @@ def print_grid(console: Console, grid: Grid) -> None:
             table.add_row(row[0], *row[start:stop])
         console.print(table)
         start = stop
+    if grid.note:
+        screen.say(console, Text(grid.note, "dim"))
+
+
+def _print_sentences(console: Console, grid: Grid) -> None:
+    """Print a table of sentences, those of a row one below the other."""
+    rows = Table.grid(padding=(0, 2, 0, 0))
+    for first, told, *others in grid.rows:
+        below = "".join(f"\n{one}" for one in others)
+        rows.add_row(Text(first, "bold", no_wrap=True), Text(told).append(below, "dim"))
+    console.print(rows)
     if grid.note:
         screen.say(console, Text(grid.note, "dim"))
 
@@ -90,10 +103,10 @@ def _sentences(answer: Answer, caveat: bool) -> list[str]:
         value, low, high = (
             100 * each for each in (answer.effect.value, answer.effect.low, answer.effect.high)
         )
-        count = f"{answer.effect.count:,} images"
+        count = f"{answer.effect.count:,} {answer.unit}"
         found.append(f"{value:+.1f} points [{low:.1f}, {high:.1f}], on the same {count}.")
     if answer.needed is not None:
-        found.append(f"These images cannot tell; about {answer.needed:,} would.")
+        found.append(f"These {answer.unit} cannot tell; about {answer.needed:,} would.")
     if answer.paper:
         found.append(f"Published: {answer.paper}")
     return [*found, answer.caveat] if caveat and answer.caveat else found

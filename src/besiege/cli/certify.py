@@ -57,8 +57,9 @@ def certify(
 
     An attack shows how low robust accuracy is at most, a proof how low it is at least. Both are
     printed: clean, under attack, certified. An image is proved, broken, or open. The model must be
-    a network whose operations have bounds; one that has none is named. Run the same command again
-    to resume. The exit code is 4 if a proof and an attack contradict each other.
+    a network whose operations have bounds, or vote under noise; an operation without bounds is
+    named. Run the same command again to resume. The exit code is 4 if a proof and an attack
+    contradict each other.
 
     Parameters
     ----------
@@ -71,7 +72,8 @@ def certify(
     method
         ibp, crown-ibp, fast-lin or crown, from loose and fast to tight; alpha tightens crown;
         complete splits what crown leaves open; exact finds the smallest perturbation in linf of a
-        small network.
+        small network. smoothing certifies MODEL+smoothed by votes, in l2:
+        "smoothing(n=1000, n0=100, alpha=0.001)".
     seconds
         Time limit for each image, for complete and exact.
     attacks

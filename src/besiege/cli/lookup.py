@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,15 @@ class Found:
     parameters: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Named:
+    """An object that can be looked up. To describe all of them takes a while, to name them none."""
+
+    kind: str
+    name: str
+    describe: Callable[[], Found]
+
+
 def look_up(name: str) -> Found:
     """The object of a name, or an error with the nearest names of every kind.
 
@@ -49,6 +59,7 @@ def look_up(name: str) -> Found:
     'data set'
     """
     from besiege.attacks.suites import OTHER_NAMES, suite_name
+    from besiege.core.presets import PRESETS
 
     if name.upper() in TITLES:
         return _rule(name.upper())
@@ -60,10 +71,12 @@ def look_up(name: str) -> Found:
     kind, _, short = name.partition(":")
     if short in light and light[short].kind == kind:
         return _with_recipe(light[short])
+    if name in PRESETS:  # no name of another kind is like these
+        return _written(name)
     heavy = list(_heavy())
     meanings = [found for found in heavy if name in (found.name, f"{found.kind}:{found.name}")]
     if meanings:
-        return _with_others(meanings[0], heavy)
+        return _with_others(meanings[0].describe(), heavy)
     if any(sign in name for sign in ("(", ".py:", "@")):
         return _written(name)
     close = near(name, [*light, *(found.name for found in heavy), *OTHER_NAMES])
@@ -79,7 +92,7 @@ def _with_recipe(found: Found) -> Found:
     return _with_others(found, (Found("recipe", family, "") for family in CATALOGUE))
 
 
-def _with_others(found: Found, known: Iterable[Found]) -> Found:
+def _with_others(found: Found, known: Iterable[Found | Named]) -> Found:
     """The object, and how to see the ones of other kinds with the same name."""
     others = [one.kind for one in known if one.name == found.name and one.kind != found.kind]
     if not others:
@@ -174,7 +187,7 @@ def _classes(names: tuple[str, ...]) -> list[str] | str:
     return f"{len(names):,}, from {names[0]} to {names[-1]} (besiege data --json lists them)"
 
 
-def _heavy() -> Iterator[Found]:
+def _heavy() -> Iterator[Named]:
     """The objects whose description needs torch; of equal names the first one is shown."""
     from besiege.attacks.attack import PIECES
     from besiege.attacks.combine import Combined
@@ -184,16 +197,25 @@ def _heavy() -> Iterator[Found]:
     from besiege.defenses.layers import LAYERS
     from besiege.defenses.pooling import POOLS
 
-    for name, thing in ATTACKS.items():
+    def attack(name: str, thing: Any) -> Found:
         if isinstance(thing, type) and issubclass(thing, Combined):  # needs another attack
-            yield _made("attack", name, thing)
-        else:
-            yield _attack(name, thing() if isinstance(thing, type) else thing)
+            return _made("attack", name, thing)
+        return _attack(name, thing() if isinstance(thing, type) else thing)
+
+    def layer(name: str, kind: Any) -> Found:
+        return _layer(name, kind, defaults(kind))
+
+    for name, thing in ATTACKS.items():
+        yield Named("attack", name, partial(attack, name, thing))
     yield from recipes()
-    yield from (_layer(name, kind, defaults(kind)) for name, kind in LAYERS.items())
-    yield from (_made("defense", name, kind) for name, kind in POOLS.items())
-    yield from (_detector(name, kind) for name, kind in DETECTORS.items())
-    yield from (_made("piece", name, kind) for name, kind in PIECES.items())
+    for name, kind in LAYERS.items():
+        yield Named("defense", name, partial(layer, name, kind))
+    for name, pool in POOLS.items():
+        yield Named("defense", name, partial(_made, "defense", name, pool))
+    for name, detector in DETECTORS.items():
+        yield Named("detector", name, partial(_detector, name, detector))
+    for name, piece in PIECES.items():
+        yield Named("piece", name, partial(_made, "piece", name, piece))
     yield from slots()
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from besiege.cli.lookup import Found, defaults, described
+from besiege.cli.lookup import Found, Named, defaults, described
 from besiege.core.shell import shell
 
 if TYPE_CHECKING:
@@ -13,17 +14,22 @@ if TYPE_CHECKING:
     from besiege.training.recipes import Recipe
 
 
-def recipes() -> Iterator[Found]:
+def recipes() -> Iterator[Named]:
     """Every recipe, and every family that has recipes for some data sets only."""
     from besiege.training.catalogue import CATALOGUE
     from besiege.training.recipes import RECIPES
 
-    for _, plan in RECIPES.items():
-        yield recipe_found(plan)
+    for name, plan in RECIPES.items():
+        yield Named("recipe", name, partial(recipe_found, plan))
     for family in CATALOGUE:
         if family not in RECIPES and (variants := _variants(family)):
-            facts = {"variants": variants, "run it": command(family, _data_of(variants[0]))}
-            yield Found("recipe", family, _about(family), _named(family) | facts)
+            yield Named("recipe", family, partial(_family_found, family, variants))
+
+
+def _family_found(family: str, variants: list[str]) -> Found:
+    """A family of recipes, none of which is for any data."""
+    facts = {"variants": variants, "run it": command(family, _data_of(variants[0]))}
+    return Found("recipe", family, _about(family), _named(family) | facts)
 
 
 def recipe_found(plan: Recipe) -> Found:
@@ -68,7 +74,7 @@ def command(text: str, data: str) -> str:
     return shell(["besiege", "train", text, *words])
 
 
-def slots() -> Iterator[Found]:
+def slots() -> Iterator[Named]:
     """Every objective, radius and update."""
     from besiege.training.objectives import OBJECTIVES
     from besiege.training.radii import RADII
@@ -76,11 +82,15 @@ def slots() -> Iterator[Found]:
 
     for registry in (OBJECTIVES, RADII, UPDATES):
         for name, kind in _items(registry):
-            yield slot_found(registry.kind, name, kind, defaults(kind))
+            yield Named(registry.kind, name, partial(_slot_found, registry.kind, name, kind))
 
 
 def _items(registry: Registry[Any]) -> Iterator[tuple[str, Any]]:
     return registry.items()
+
+
+def _slot_found(slot: str, name: str, kind: type) -> Found:
+    return slot_found(slot, name, kind, defaults(kind))
 
 
 def slot_found(slot: str, name: str, kind: type, values: dict[str, str]) -> Found:

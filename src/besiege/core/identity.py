@@ -38,6 +38,7 @@ from besiege.core.sourcing import (
 )
 from besiege.core.sourcing import lasts as lasts
 from besiege.core.sourcing import noting as noting
+from besiege.core.unchanged import once
 
 # Modules whose fingerprint is being computed, and their parts: attributes may refer back to them.
 _open = threading.local()
@@ -66,6 +67,12 @@ def fingerprint(module: nn.Module, *about: object) -> str:
     *about
         Further values that distinguish it, such as a normalisation; printable.
     """
+    if getattr(_open, "modules", None):  # its text depends on the modules around it
+        return _within(module, *about)
+    return once(_within, module, *about)
+
+
+def _within(module: nn.Module, *about: object) -> str:
     outer: frozenset[int] = getattr(_open, "modules", frozenset())
     parts: frozenset[int] = getattr(_open, "parts", frozenset())
     _open.modules = outer | {id(module)}

@@ -31,6 +31,8 @@ class Registry(Generic[T]):
         self._modules = modules
         self._group = group
         self._known: dict[str, T] = {}
+        self._names: tuple[int, dict[int, str]] = 0, {}
+        """How many names there were, and the names of things by their addresses."""
         self._broken: dict[str, str] = {}
         self._loaded = False
 
@@ -43,6 +45,7 @@ class Registry(Generic[T]):
                 f"the {self.kind} '{name}' is registered already; choose another name"
             )
         self._known[name] = thing
+        self._names = 0, {}
 
     def register(self, name: str) -> Callable[[V], V]:
         """Decorator form of `add`."""
@@ -64,6 +67,14 @@ class Registry(Generic[T]):
         if name not in self._known:
             raise UnknownNameError(f"no {self.kind} is called '{name}': {near(name, self._known)}")
         return self._known[name]
+
+    def name_of(self, thing: object) -> str | None:
+        """The first name, in alphabetical order, of a thing; None for another one."""
+        self._load()
+        if self._names[0] != len(self._known):
+            names = {id(one): name for name, one in sorted(self._known.items(), reverse=True)}
+            self._names = len(self._known), names
+        return self._names[1].get(id(thing))
 
     def names(self) -> list[str]:
         """All names in alphabetical order."""

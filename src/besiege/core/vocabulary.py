@@ -67,9 +67,8 @@ class Vocabulary:
         if isinstance(own, str) and own:
             return own
         for registry in self.registries:
-            for name, thing in registry.items():
-                if thing is type(value):
-                    return name
+            if (name := registry.name_of(type(value))) is not None:
+                return name
         return type(value).__name__
 
     def text(self, value: object) -> str:

@@ -1,8 +1,8 @@
 """Votes of a model over noisy copies of images: what a certificate of randomised smoothing needs.
 
 CERTIFY of Cohen et al. (2019) draws twice: a few copies choose the class, and fresh ones estimate
-how often the model answers it. `counted` returns both counts; `besiege.metrics.certificates` turns
-them into radii.
+how often the model answers it. `counted` returns both counts; `besiege.bounds.votes` turns them
+into radii.
 """
 
 from __future__ import annotations

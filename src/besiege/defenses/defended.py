@@ -48,6 +48,9 @@ class Defended(Victim):
     'zoo:digits-natural+bits(depth=3)'
     """
 
+    trained = False
+    """Whether the model was trained behind these layers, so that its name stands for them too."""
+
     def __init__(self, model: Classifier | nn.Module | str | Victim, *layers: Layer) -> None:
         for layer in layers:
             _must_be_layer(layer)
@@ -188,7 +191,7 @@ def load(text: str, device: str | torch.device | None = None) -> Victim:
     victim = find(model) if members is None else _ensemble(members[1], model)
     if own := layers_of(model):
         victim = Defended(victim, *(LANGUAGE.read(layer) for layer in split(f"{model}+{own}")[1]))
-        victim.name = model  # which stands for the layers too
+        victim.name, victim.trained = model, True
     if layers:
         victim = Defended(victim, *layers)
     if pool is not None:

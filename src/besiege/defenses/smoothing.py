@@ -80,7 +80,9 @@ class Smoothed(Victim):
     PREDICT of Cohen et al. (2019): it answers the class with most votes, unless the two-sided
     binomial test of the top two counts, ``n1`` of ``n1 + n2`` at 1/2, has a p-value above `alpha`.
     Then it abstains: its last column, a rejection, is the largest (`besiege.core.refusal`).
-    Noise is added before the model's normalisation, and is not clamped to the box.
+    Noise is added before the model's normalisation, and is not clamped to the box. A shipped model
+    that was trained behind Gaussian noise answers under that noise; here this noise replaces it,
+    so that what is smoothed is the network.
 
     The columns of the classes are those of `Pooled` with votes, and so is their gradient: that of
     the mean probability. The last column is the logit of the runner-up, raised by the lead that
@@ -110,7 +112,7 @@ class Smoothed(Victim):
     ) -> None:
         if isinstance(victim, str):
             victim = load(victim)
-        inner = Classifier.of(victim)
+        inner = without_own_noise(Classifier.of(victim))
         _must_be_smoothable(inner)
         self.rule = Smoothing(sigma, draws, alpha)
         self.victim = self.adopt(inner)
@@ -182,6 +184,26 @@ def abstention(shares: Tensor, votes: Tensor, needed: Tensor, odds: Tensor) -> T
     return rejection(shares, score, zero, one, one)
 
 
+def without_own_noise(victim: Victim) -> Victim:
+    """A victim without the Gaussian noise that its model was trained behind, if there is any.
+
+    Noise that is written as a layer stays: it is part of what is evaluated.
+    """
+    if not isinstance(victim, Defended):
+        return victim
+    inner, layers = without_own_noise(victim.victim), victim.layers
+    if victim.trained:
+        layers = tuple(one for one in layers if not isinstance(one, GaussianNoise))
+    if inner is victim.victim and layers == victim.layers:
+        return victim
+    if not layers:
+        return inner
+    found = Defended(inner, *layers)
+    if victim.trained:
+        found.name, found.trained = victim.name, True
+    return found
+
+
 def _must_be_smoothable(victim: Victim) -> None:
     """Refuse a victim whose votes under noise would not be those of a classifier."""
     if isinstance(victim, Smoothed):
@@ -200,8 +222,8 @@ def _must_be_smoothable(victim: Victim) -> None:
         )
     if any(isinstance(layer, GaussianNoise) for layer in layers_inside(victim)):
         raise InputError(
-            f"'{victim.name}' has noise of its own, and smoothed adds the noise: write it without "
-            "gaussian_noise"
+            f"'{victim.name}' has the layer gaussian_noise, and smoothed adds the noise: write it "
+            "without this layer (noise that a shipped model was trained with is replaced)"
         )
     if victim.stochastic and victim.metered:
         raise InputError(

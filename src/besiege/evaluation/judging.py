@@ -299,7 +299,7 @@ def judge(
             success,
             correct,
             Rejection.of(victim, scores),
-            _rank(victim, scores, aimed),
+            rank_of(victim, scores, aimed),
             2 * many * len(samples)
             + (0 if victim.stochastic else min(AGAIN, len(samples)))
             + again,
@@ -319,7 +319,7 @@ def answered(victim: Victim, scores: Tensor, labels: Tensor) -> tuple[Certainty,
     return certainty, prediction
 
 
-def _rank(victim: Victim, scores: Tensor, targets: Tensor | None) -> Tensor | None:
+def rank_of(victim: Victim, scores: Tensor, targets: Tensor | None) -> Tensor | None:
     """The place of each target by ``[draws, rows, columns]``; of equal scores the first leads."""
     if targets is None or victim.access is Access.DECISION:  # its scores only encode the label
         return None

@@ -27,6 +27,8 @@ COLUMNS: Mapping[str, type] = {
     **dict.fromkeys(("score", "margin", "location", "shape", "p"), np.float64),
 }
 """The columns of the rows of the task kind ``clever``."""
+MARKS = (10, 25, 50, 100, 200)
+"""Numbers of batches after which the score is kept, too, where there are more."""
 TOLERANCE = 1e-5
 """By which share a score must exceed a distance: what float32 arithmetic needs."""
 POOR = 0.05
@@ -161,6 +163,11 @@ def clever_figures(case: Case) -> CleverFigures | None:
         int((known & right & there).sum()),
         tuple(Refuted(int(rows["sample"][at]), float(score[at]), float(found[at])) for at in worst),
     )
+
+
+def mark(batches: int) -> str:
+    """The column of the scores after so many batches; records of earlier releases have none."""
+    return f"score_{batches}"
 
 
 def _mean(values: Numbers) -> float | None:

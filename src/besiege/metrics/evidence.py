@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from besiege.metrics.rows import Rows, places
 
 Mask = NDArray[np.bool_]
+SPARED = "proved"
+"""The column of attacks that says which samples they were not run on, because these are proved."""
 
 
 class Origin(NamedTuple):
@@ -123,6 +125,14 @@ class Trial:
         Its successes count like those of any attack.
         """
         return self.guard or self.given
+
+    @property
+    def spared(self) -> Mask:
+        """Which rows are of samples that it was not run on, because they are proved."""
+        if SPARED not in self.rows:
+            return np.zeros(self.rows.count, bool)
+        spared: Mask = self.rows[SPARED].astype(bool)
+        return spared
 
     @property
     def sees(self) -> bool:

@@ -24,6 +24,9 @@ LEAST = 3
 """The fewest models that a line is fitted to: two always lie on one."""
 _EXACT, _DRAWN = 8, 20_000
 """Models up to which all permutations are tried, and how many are drawn beyond."""
+_ALIKE = 1e-9
+"""The square of the spread of ln(error), up to which only rounding tells errors apart: shares are
+single precision, and those of 1,000 images differ by more."""
 ALWAYS = 0.95
 """A model is certainly on the frontier, or off it, if this share of the resamples says so."""
 
@@ -265,9 +268,10 @@ def _least_squares(x: Numbers, y: Numbers) -> tuple[Numbers, Numbers]:
     y = np.where(np.isfinite(y), y, np.where(np.isfinite(y), y, -np.inf).max())
     away = x - x.mean(-1, keepdims=True)
     width = np.square(away).sum(-1)
-    slope = (away * y).sum(-1) / np.where(width > 0, width, np.nan)
+    spread = width > _ALIKE
+    slope = (away * y).sum(-1) / np.where(spread, width, np.nan)
     # A resample in which all models err alike has no slope: it says that there may be none.
-    slope = np.where(width > 0, slope, 0.0)
+    slope = np.where(spread, slope, 0.0)
     return slope, y.mean(-1) - slope * x.mean(-1)
 
 

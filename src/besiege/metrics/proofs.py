@@ -7,15 +7,18 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from besiege.bounds.votes import lower_bound
 from besiege.core.errors import Finding
 from besiege.metrics.evidence import Evidence, Mask
 from besiege.metrics.intervals import Rate
 from besiege.metrics.registry import Case
 from besiege.metrics.rows import Rows, places
-from besiege.metrics.values import Certified, CertifiedCurve
+from besiege.metrics.values import Certified, CertifiedCurve, Votes
 
 STAGE = "certify"
 """The kind of task whose rows are certificates."""
+VOTES = "hits"
+"""A column that only certificates by votes have."""
 WITHIN = 1 - 1e-6
 """A smallest perturbation must be below this share of a proved radius to contradict it: a judged
 image may exceed its budget by as much."""
@@ -32,18 +35,23 @@ def certified_figures(case: Case) -> Certified | None:
     if not known.any():
         return None
     stands, right = evidence.standing()[where][known], evidence.right[where][known]
-    proved = _proved(rows)[known]
+    proved = _proved(evidence, rows)[known]
     count, broken = int(known.sum()), int((~stands).sum())
+    bad = contradictions(evidence)
+    # Where the deployed vote abstains its answer is not right, whatever is proved of the ideal one.
+    held = proved & (stands | np.isin(rows["sample"][known], bad))
     return Certified(
-        _method(rows),
+        _method(evidence, rows),
         Rate.of(int(right.sum()), count),
         Rate.of(count - broken, count),
-        Rate.of(int(proved.sum()), count),
+        Rate.of(int(held.sum()), count),
         int((proved & stands).sum()),
         broken,
         int((stands & ~proved).sum()),
-        len(contradictions(evidence)),
+        len(bad),
         _curve(evidence, rows),
+        _votes(rows),
+        _spared(evidence),
     )
 
 
@@ -53,8 +61,11 @@ def contradictions(evidence: Evidence) -> NDArray[np.int64]:
     if rows is None:
         return np.zeros(0, np.int64)
     broken = [evidence.broken_ids(trial) for trial in evidence.trials]
-    wrong = evidence.clean["sample"][~evidence.right]
-    bad = _proved(rows) & np.isin(rows["sample"], np.concatenate([wrong, *broken]))
+    misread = ~evidence.right
+    if VOTES in rows and evidence.rejects:
+        misread &= ~evidence.clean["rejected"].astype(bool)  # an abstention is no other class
+    wrong = evidence.clean["sample"][misread]
+    bad = _proved(evidence, rows) & np.isin(rows["sample"], np.concatenate([wrong, *broken]))
     ids, ends = evidence.smallest()
     if len(ids):
         where = places(rows["sample"], ids)
@@ -72,6 +83,16 @@ def w30_contradicted(evidence: Evidence) -> Iterator[Finding]:
     bad = contradictions(evidence)
     if len(bad):
         some = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
+        if len(bad) <= _expected(evidence):
+            yield Finding(
+                "W30",
+                f"{len(bad)} images are certified by votes and broken (samples {some}).",
+                "Certificates of smoothing are wrong with a small probability, and so is the vote "
+                "that is deployed: this is no more than both explain. Give more votes, or a "
+                "smaller alpha.",
+                "note",
+            )
+            return
         yield Finding(
             "W30",
             f"{len(bad)} images are proved to be robust and broken by an attack (samples {some}).",
@@ -86,13 +107,46 @@ def _rows(evidence: Evidence) -> Rows | None:
     return rows if rows is not None and rows.count else None
 
 
-def _proved(rows: Rows) -> Mask:
+def _proved(evidence: Evidence, rows: Rows) -> Mask:
+    """What is proved at the budget; a record of votes is about every budget."""
     proved: Mask = rows["outcome"] == "proved"
+    if VOTES in rows and evidence.eps is not None:
+        proved &= rows["radius"].astype(float) >= evidence.eps * WITHIN
     return proved
 
 
-def _method(rows: Rows) -> str:
-    return str(rows["method"][0])
+def _method(evidence: Evidence, rows: Rows) -> str:
+    name = str(rows["method"][0])
+    from_l2 = VOTES in rows and evidence.norm == "linf"
+    return f"{name}, its l2 radius divided by the root of {evidence.pixels:,}" if from_l2 else name
+
+
+def _spared(evidence: Evidence) -> int:
+    """How many samples no attack was run on, because they are proved."""
+    ids = [trial.rows["sample"][trial.spared] for trial in evidence.attacks]
+    return len(np.unique(np.concatenate(ids))) if ids else 0
+
+
+def _votes(rows: Rows) -> Votes | None:
+    """What certificates by votes rest on; None for others."""
+    if VOTES not in rows:
+        return None
+    n, alpha = int(rows["n"][0]), float(rows["alpha"][0])
+    given = lower_bound(rows[VOTES].astype(np.int64), n, alpha) > 0.5
+    certain = int((rows["radius"].astype(float) > 0).sum())
+    return Votes(n, alpha, certain, int((~given).sum()), alpha * int(given.sum()))
+
+
+def _expected(evidence: Evidence) -> float:
+    """How many contradictions chance explains, with 99.9 %: 0 where proofs are certain."""
+    from scipy.stats import binom  # slow to import, and kept figures do without
+
+    rows = _rows(evidence)
+    votes = None if rows is None else _votes(rows)
+    if votes is None:
+        return 0.0
+    # The certificate and the deployed vote each err with the probability alpha.
+    return float(binom.ppf(0.999, votes.certified, 2 * votes.alpha))
 
 
 def _curve(evidence: Evidence, rows: Rows) -> CertifiedCurve | None:

@@ -21,7 +21,7 @@ def query_figures(case: Case) -> tuple[AttackQueries, ...]:
     right = evidence.clean["sample"][evidence.right]
     found = []
     for trial in (trial for trial in evidence.trials if trial.access in ASKING):
-        attacked = np.isin(trial.rows["sample"], right)
+        attacked = np.isin(trial.rows["sample"], right) & ~trial.spared
         asked = trial.rows["queries"][attacked]
         first = trial.rows["first_query"][evidence.broken(trial)]
         first = first[first >= 0]  # a success that only the judge saw has no first query

@@ -375,6 +375,31 @@ class CertifiedCurve:
 
 
 @dataclass(frozen=True)
+class Votes:
+    """What certificates of randomised smoothing rest on.
+
+    Attributes
+    ----------
+    n : int
+        Votes that estimate the probability of a class.
+    alpha : float
+        Probability that a certificate is wrong, for each image.
+    certified : int
+        Images with a radius around the right class.
+    abstains : int
+        Images without a radius, where no class has surely more than half of the votes.
+    false : float
+        Wrong certificates to expect at most.
+    """
+
+    n: int
+    alpha: float
+    certified: int
+    abstains: int
+    false: float
+
+
+@dataclass(frozen=True)
 class Certified:
     """What is proved beside what attacks found, over the same images.
 
@@ -391,6 +416,10 @@ class Certified:
         Images that are proved and broken: the proof or the attack is wrong.
     curve : CertifiedCurve, optional
         Both accuracies against the radius.
+    votes : Votes, optional
+        What certificates of smoothing rest on; None for proofs.
+    spared : int
+        Proved images that attacks were not run on; their results are known.
     """
 
     method: str
@@ -402,6 +431,8 @@ class Certified:
     open: int
     contradicted: int
     curve: CertifiedCurve | None = None
+    votes: Votes | None = None
+    spared: int = 0
 
     @property
     def bracket(self) -> str:

@@ -414,9 +414,9 @@ RECOUNTED = frozenset({"W11", "W15", "W16", "W17"})
 
 
 def _unbroken(evidence: Evidence, trial: Trial) -> Mask:
-    """Which rows of a trial were classified correctly when clean and are not broken."""
+    """Which rows of a trial were classified correctly when clean, attacked, and not broken."""
     right = np.isin(trial.rows["sample"], evidence.clean["sample"][evidence.right])
-    unbroken: Mask = right & ~trial.rows["success"].astype(bool)
+    unbroken: Mask = right & ~trial.rows["success"].astype(bool) & ~trial.spared
     return unbroken
 
 

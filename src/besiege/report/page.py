@@ -309,6 +309,11 @@ def _prose(text: str) -> str:
     return _CODE.sub(marked, html.escape(formats.sentence(text)))
 
 
+def _struck(text: str) -> str:
+    """A sentence as markup, in which what stands between pairs of tildes is crossed out."""
+    return re.sub(r"~~(.+?)~~", r"<s>\1</s>", html.escape(text))
+
+
 def _percentage(value: float) -> str:
     """A share as a CSS length."""
     return f"{100 * min(max(value, 0.0), 1.0):.2f}%"
@@ -342,6 +347,7 @@ def environment() -> Environment:
         percentage=_percentage,
         prose=_prose,
         breakable=_breakable,
+        struck=_struck,
         first=lambda text: re.split(r"(?<=[.!?])\s", text, maxsplit=1)[0],
         listed=formats.listed,
         spread=_joined(str),

@@ -17,7 +17,7 @@ _FOLDER = re.compile(r"--out \S*/(?=[^\s/]+(\s|$))")
 
 def study_page(study: Study, board: Board) -> str:
     """Answers and tables of a run, with how it was made."""
-    lines = [f"# {study.title}", "", f"{study.source}.", "", *_made(board), ""]
+    lines = [f"# {_title(study, board)}", "", f"{study.source}.", "", *_made(board), ""]
     lines += ["## Answers", "", "| claim | answer | effect | published |", "|---|---|---|---|"]
     answers = study.answers(board)
     lines += [_row(one) for one in answers]
@@ -42,6 +42,12 @@ def study_page(study: Study, board: Board) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
+def _title(study: Study, board: Board) -> str:
+    """The title of a page; of a study with several data sets, with those of the run."""
+    data = listed([*dict.fromkeys(cell.data for cell in board.cells)])
+    return f"{study.title}, on {data}" if len(study.specs) > 1 else study.title
+
+
 def _commands(study: Study) -> Iterator[str]:
     """How to run the study on every data set, in parts that resume."""
     if not study.sizes:
@@ -59,8 +65,10 @@ def _made(board: Board) -> Iterator[str]:
     """Date, versions, commit, sizes and commands."""
     found = board.figures.evaluations
     commits = sorted({(one.commit or "")[:10] for one in found} - {""})
-    versions = ", ".join(f"{name} {text}" for name, text in board.figures.versions.items())
-    made = f"Run of {board.figures.created[:10]} with {versions}"
+    told = dict(board.figures.versions)
+    where = f" on {told.pop('platform')}" if "platform" in told else ""
+    versions = ", ".join(f"{name} {text}" for name, text in told.items())
+    made = f"Run of {board.figures.created[:10]}{where} with {versions}"
     yield made + (f", commit {listed(commits)}" if commits else "") + "."
     yield ""
     yield f"{size_in_words(board)}"
@@ -98,7 +106,7 @@ def _row(one: Answer) -> str:
     effect = ""
     if one.effect is not None:
         value, low, high = (100 * x for x in (one.effect.value, one.effect.low, one.effect.high))
-        effect = f"{value:+.1f} [{low:.1f}, {high:.1f}], {one.effect.count:,} images"
+        effect = f"{value:+.1f} [{low:.1f}, {high:.1f}], {one.effect.count:,} {one.unit}"
     words = (f"**{one.id}** {one.claim}", one.verdict, effect, one.paper)
     return f"| {' | '.join(map(_text, words))} |"
 
@@ -107,7 +115,7 @@ def _table(grid: Grid) -> Iterator[str]:
     yield f"## {grid.title}"
     yield ""
     yield f"| {' | '.join(map(_text, grid.columns))} |"
-    yield "|---|" + "--:|" * (len(grid.columns) - 1)
+    yield "|---|" + ("---|" if grid.sentences else "--:|") * (len(grid.columns) - 1)
     for row in grid.rows:
         yield f"| {' | '.join(map(_text, row))} |"
     if grid.note:

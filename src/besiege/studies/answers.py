@@ -23,13 +23,15 @@ class Measured:
     value, low, high : float
         The effect with its interval, positive in the claimed direction.
     count : int
-        Number of images.
+        Number of images, or of what `unit` says.
     level : float
         The level of the interval, 0.95 for a single claim.
     needed : int, optional
         About how many images would tell; by default by the width of the interval.
     caveat : str
         What limits the answer.
+    unit : str
+        What the effect was measured on: claims about models, or about attacks, count these.
     """
 
     value: float
@@ -39,6 +41,7 @@ class Measured:
     level: float = LEVEL
     needed: int | None = None
     caveat: str = ""
+    unit: str = "images"
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ class Answer:
     effect : Measured, optional
         What was measured; None where the claim was not run.
     needed : int, optional
-        About how many images would tell, where these cannot.
+        About how many images, or what the effect was measured on, would tell where these cannot.
     paper : str
         The value of the publication.
     caveat : str
@@ -72,6 +75,11 @@ class Answer:
     needed: int | None = None
     paper: str = ""
     caveat: str = ""
+
+    @property
+    def unit(self) -> str:
+        """What the effect was measured on, such as images."""
+        return "images" if self.effect is None else self.effect.unit
 
     def plain(self) -> dict[str, Any]:
         """The answer as JSON."""

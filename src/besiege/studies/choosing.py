@@ -18,11 +18,12 @@ from besiege.bench.benchmark import (
     Benchmark,
     Cell,
     Compare,
+    Shown,
     benchmark_of,
     read_benchmark,
 )
 from besiege.core.errors import InputError, UnknownNameError, near
-from besiege.core.text import short
+from besiege.core.text import MOST, short
 
 if TYPE_CHECKING:
     from besiege.studies.study import Study
@@ -119,14 +120,14 @@ def size_of(study: Study, size: str | None) -> Size:
 
 
 def resized(study: Study, benchmark: Benchmark, size: Size) -> Benchmark:
-    """The benchmark with the numbers of images and queries of a size."""
-    cells = []
+    """The benchmark with the numbers of images and queries of a size, or all images of its data."""
+    cells, most = [], benchmark.available or MOST
     for cell in benchmark.cells:
         count, queries = size.of(cell.name)
         if size.count is not None or count is not None:
-            cell = cell.model_copy(update={"count": count})
+            cell = cell.model_copy(update={"count": count and min(count, most)})
         cells.append(cell if queries is None else within(study, cell, queries))
-    header = {} if size.count is None else {"count": size.count}
+    header = {} if size.count is None else {"count": min(size.count, most)}
     return benchmark.model_copy(update={**header, "cells": tuple(cells)})
 
 
@@ -182,12 +183,19 @@ def with_cells(benchmark: Benchmark, only: str | None) -> Benchmark:
 def joined(before: Benchmark, now: Benchmark) -> Benchmark:
     """A benchmark with the cells and models that its run already has.
 
-    A part that was run before stays: a run may grow by cells and models, and lose none.
+    A part that was run before stays: a run may grow by cells and models, and lose none. Each part
+    keeps its own number of images.
     """
+    if now.count != before.count:
+        every = now.count or now.available
+        own = {cell.name: cell.count or every for cell in now.cells}
+        cells = tuple(cell.model_copy(update={"count": own[cell.name]}) for cell in now.cells)
+        now = now.model_copy(update={"count": before.count, "cells": cells})
     mine = {cell.name for cell in now.cells}
     added = tuple(cell for cell in before.cells if cell.name not in mine)
     tags = {tag: {**before.tags.get(tag, {}), **values} for tag, values in now.tags.items()}
     pairs = dict.fromkeys((*before.compare.pairs, *now.compare.pairs))
+    replays = dict.fromkeys((*before.replays, *now.replays))
     models = {**before.models, **now.models}
     both = now.model_copy(
         update={
@@ -195,6 +203,7 @@ def joined(before: Benchmark, now: Benchmark) -> Benchmark:
             "tags": {**before.tags, **tags},
             "cells": (*added, *now.cells),
             "compare": Compare(pairs=tuple(pairs)),
+            "replays": tuple(replays),
             "absent": {name: why for name, why in now.absent.items() if name not in models},
         }
     )
@@ -222,10 +231,26 @@ def with_models(study: Study, benchmark: Benchmark, given: Sequence[str]) -> Ben
                 mine = tuple(name for name in models if tags.get(tag, {}).get(name) == value)
         if mine != ():  # a cell of none of these models is not run
             substitute = _substitutes(cell, texts, models)
-            cells.append(cell.model_copy(update={"models": mine, "substitute": substitute}))
+            others = tuple(name for name in cell.beside if name in models)
+            own = {"models": mine, "substitute": substitute, "beside": others}
+            cells.append(cell.model_copy(update=own))
     pairs = tuple(pair for pair in benchmark.compare.pairs if set(pair) <= set(models))
-    update = {"models": models, "tags": tags, "cells": tuple(cells), "absent": {}}
+    update: dict[str, object] = {
+        "models": models,
+        "tags": tags,
+        "cells": tuple(cells),
+        "absent": {},
+    }
+    update["replays"] = tuple(_among(benchmark, models))
     return benchmark.model_copy(update={**update, "compare": Compare(pairs=pairs)})
+
+
+def _among(benchmark: Benchmark, models: Mapping[str, object]) -> Iterator[Shown]:
+    """The replays whose source is among the models, on those that are."""
+    for one in benchmark.replays:
+        on = tuple(name for name in one.on if name in models)
+        if one.source in models and (on or not one.on):
+            yield one.model_copy(update={"on": on})
 
 
 def _named(benchmark: Benchmark, given: Sequence[str]) -> Iterator[tuple[str, object]]:

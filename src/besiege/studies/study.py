@@ -71,11 +71,14 @@ class Table:
         From a board to the table. An `UnknownNameError` means that the board has nothing for it.
     long : bool
         Whether it has too many rows for a terminal; pages fold it.
+    file_only : bool
+        Whether it has too many rows for a page, too: only exports have it.
     """
 
     name: str
     make: Callable[[Board], Grid]
     long: bool = False
+    file_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -168,7 +171,7 @@ class Study:
         """A cell without what sizes and models change."""
         attacks = None if cell.attacks is None else tuple(map(self._stepless, cell.attacks))
         free: dict[str, Any] = {"count": None, "queries": None, "models": None, "substitute": {}}
-        return cell.model_copy(update={**free, "attacks": attacks})
+        return cell.model_copy(update={**free, "beside": (), "attacks": attacks})
 
     def _stepless(self, attack: str) -> str:
         for name in self.steps:
@@ -212,7 +215,7 @@ class Study:
         `long` ones are other tables than those that are not.
         """
         found = {}
-        for one in (each for each in self.tables if each.long == long):
+        for one in (each for each in self.tables if each.long == long and not each.file_only):
             with suppress(UnknownNameError):
                 found[one.name] = one.make(board)
         return found
@@ -243,6 +246,8 @@ def _answer(claim: Claim, found: Measured | str) -> Answer:
     verdict, needed = decide(found.low, found.high, claim.smallest, denied=claim.denied), None
     if verdict == "cannot tell":
         needed = found.needed or images_needed(found, claim.smallest, claim.denied)
+        # An effect that more images do not settle, such as one of few models, needs no more.
+        needed = needed if needed > found.count else None
     caveat = _joined(found.caveat, claim.caveat)
     return replace(nothing, verdict=verdict, effect=found, needed=needed, caveat=caveat)
 
@@ -253,6 +258,12 @@ def _joined(*sentences: str) -> str:
 
 STUDIES: Registry[Study] = Registry(
     "study",
-    ("besiege.studies.digits", "besiege.studies.realsafe.realsafe"),
+    (
+        "besiege.studies.digits",
+        "besiege.studies.realsafe.realsafe",
+        "besiege.studies.autoattack.autoattack",
+        "besiege.studies.deepsec.deepsec",
+        "besiege.studies.su.su",
+    ),
     group="besiege.studies",
 )

@@ -24,14 +24,18 @@ class Family:
         The network it needs, where ``{}`` stands for any architecture.
     needs : str
         Why it needs this network.
+    bounded : bool
+        Whether it needs a network without batch norm, whose weights bounds follow.
     """
 
     title: str
     source: str = ""
     network: str = "{}"
     needs: str = ""
+    bounded: bool = False
 
 
+_NO_NORM = "batch norm has no fixed weights that bounds could follow"
 CATALOGUE: Mapping[str, Family] = MappingProxyType(
     {
         "natural": Family("cross-entropy of clean images"),
@@ -132,6 +136,27 @@ CATALOGUE: Mapping[str, Family] = MappingProxyType(
             "Salman et al., Provably Robust Deep Learning via Adversarially Trained Smoothed "
             "Classifiers, NeurIPS 2019",
         ),
+        "ibp": Family(
+            "certified training by intervals",
+            "Gowal et al., On the Effectiveness of Interval Bound Propagation for Training "
+            "Verifiably Robust Models, 2018 (arXiv:1810.12715)",
+            needs=_NO_NORM,
+            bounded=True,
+        ),
+        "crown-ibp": Family(
+            "certified training by intervals and, at first, lines",
+            "Zhang et al., Towards Stable and Efficient Training of Verifiably Robust Neural "
+            "Networks, ICLR 2020",
+            needs=_NO_NORM,
+            bounded=True,
+        ),
+        "convex": Family(
+            "certified training by the convex outer polytope",
+            "Wong and Kolter, Provable Defenses against Adversarial Examples via the Convex Outer "
+            "Adversarial Polytope, ICML 2018",
+            needs=_NO_NORM,
+            bounded=True,
+        ),
         "pixelcnn": Family(
             "a PixelCNN for the layer pixeldefend, by its likelihood",
             "Song et al., PixelDefend: Leveraging Generative Models to Understand and Defend "
@@ -151,6 +176,8 @@ NETWORKS = MappingProxyType(
     {"digits": "digits_cnn", "mnist": "deepsec_cnn(width=16)", "cifar10": "resnet20"}
 )
 """An architecture for each data set with recipes of its own."""
+WITHOUT_NORM = MappingProxyType({**NETWORKS, "cifar10": "oval_base"})
+"""The same without batch norm."""
 
 
 def network_for(family: str, data: str) -> str:
@@ -161,4 +188,5 @@ def network_for(family: str, data: str) -> str:
     >>> network_for("adp", "digits")
     "joint(of='digits_cnn', members=3)"
     """
-    return CATALOGUE[family].network.format(NETWORKS[data])
+    known = CATALOGUE[family]
+    return known.network.format((WITHOUT_NORM if known.bounded else NETWORKS)[data])

@@ -16,6 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from besiege.attacks.ascent import pgd
 from besiege.attacks.attack import Attack, parse
 from besiege.attacks.pieces import Constant
+from besiege.bounds.region import Region
 from besiege.core.ball import ball
 from besiege.core.dice import Dice
 from besiege.core.errors import TrainingError
@@ -31,6 +32,8 @@ from besiege.models.classifier import Classifier
 from besiege.models.twins import alike, keep_compiled
 from besiege.training.augmentation import augmented
 from besiege.training.averaging import Average
+from besiege.training.backward import Backward
+from besiege.training.bounded import Around, followed
 from besiege.training.checkpoints import Checkpoint, optimiser_state, restore_optimiser
 from besiege.training.inner import Inner
 from besiege.training.objectives import Step
@@ -41,6 +44,8 @@ from besiege.training.updates import Batch
 _GUARD = replace(pgd, steps=5, schedule=Constant(0.25))
 # Over how many draws the answers of a stochastic victim are averaged under attack.
 _DRAWS = 4
+# Values of images that are augmented together on a GPU.
+_TOGETHER = 1 << 24
 # Compiling takes about a minute: it pays off from about so many forward passes of one image.
 _WORTH_COMPILING = 10_000_000
 
@@ -173,6 +178,13 @@ class Training:
         noises = plan.objective.noises
         self.crafted_on = Pooled(self.victim, noises, "probabilities") if noises else self.victim
         self.inner = Inner(plan, self._precision)
+        self.backward = Backward(self.module, plan.objective, self._step)
+        # After the layout of the weights: it reads the tensors that are trained.
+        self.graph = (
+            followed(model, plan.threat, self.images[:8])
+            if plan.objective.proves and plan.threat is not None
+            else None
+        )
 
     def _behind(self, model: Classifier) -> Victim:
         """A model behind the layers of this training."""
@@ -211,17 +223,17 @@ class Training:
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         right = torch.zeros((), dtype=torch.int64, device=self.device)
         with _drawing(self.device, self.seed, number), self._differentiable():
-            for step, rows in enumerate(batches, done):
+            for batch in self._taken(batches, number, done, steps):
                 for group in self.optimiser.param_groups:
-                    group["lr"] = self.plan.rate_at(step, steps)
-                loss, correct = self.plan.update(self, self._batch(rows, number, step))
+                    group["lr"] = self.plan.rate_at(batch.number, steps)
+                loss, correct = self.plan.update(self, batch)
                 if self.average is not None:
-                    self.average.update(step)
+                    self.average.update(batch.number)
                 # Not read before the epoch ends: that would synchronise with the GPU.
-                total += loss.double() * len(rows)
+                total += loss.double() * len(batch.x)
                 right += correct
                 if tick is not None:
-                    tick(step + 1, steps)
+                    tick(batch.number + 1, steps)
         seen = sum(map(len, batches))
         mean = float(total) / seen
         if not math.isfinite(mean):
@@ -238,11 +250,23 @@ class Training:
 
     # What an update uses: `besiege.training.updates.Trainer`.
 
-    def _batch(self, rows: Tensor, epoch: int, number: int) -> Batch:
-        dice = self.dice.at(rows)
-        x, y = self.images[rows], self.labels[rows]
-        x = augmented(x, dice.of("augment", epoch), self.plan.crop, self.plan.flip)
-        return Batch(x, y, dice, epoch, number)
+    def _taken(self, batches: list[Tensor], epoch: int, number: int, steps: int) -> Iterator[Batch]:
+        """The batches of an epoch, whose first step has a number, out of `steps`.
+
+        On a GPU several are augmented together, since small kernels take less time than launches.
+        """
+        cuda = self.device.type == "cuda"
+        many = max(1, _TOGETHER // (self.plan.batch * self.images[0].numel())) if cuda else 1
+        for first in range(0, len(batches), many):
+            part = batches[first : first + many]
+            rows = torch.cat(part)
+            sizes = [len(batch) for batch in part]
+            dice, y = self.dice.at(rows), self.labels[rows]
+            drawn = dice.of("augment", epoch)
+            x = augmented(self.images[rows], drawn, self.plan.crop, self.plan.flip)
+            for own in zip(*(torch.split(t, sizes) for t in (x, y, dice.key)), strict=True):
+                yield Batch(own[0], own[1], Dice(own[2]), epoch, number, number / steps)
+                number += 1
 
     def craft(self, batch: Batch) -> Tensor:
         """The adversarial images of a batch, crafted on the model or on a static source."""
@@ -255,9 +279,15 @@ class Training:
 
     def take(self, batch: Batch, crafted: Tensor) -> Step:
         """The step of a batch, for which nothing has been computed yet."""
+        return self._step(batch, crafted, *_thrown(batch))
+
+    def slopes(self, batch: Batch, crafted: Tensor) -> tuple[Tensor, Tensor]:
+        """The loss of a batch and the number of correct predictions; weights have gradients."""
+        return self.backward(batch, crafted, *_thrown(batch))
+
+    def _step(self, batch: Batch, crafted: Tensor, dice: Dice, during: Dice) -> Step:
         if self.plan.objective.reads_slope:
             crafted = crafted.detach().requires_grad_(True)
-        dice = batch.dice.of("step", batch.epoch)
         return Step(
             x=batch.x,
             y=batch.y,
@@ -272,7 +302,9 @@ class Training:
             guide=None if self.guide is None else lambda x: self._guided(x, dice),
             box=self.box,
             classifies=self.plan.objective.classifies,
-            under=lambda x: self._under(x, batch.dice.of("epoch", batch.epoch)),
+            under=lambda x: self._under(x, during),
+            progress=batch.progress,
+            around=lambda share: self._around(batch.x, share),
         )
 
     def loss(self, step: Step) -> Tensor:
@@ -282,6 +314,12 @@ class Training:
     def budget(self, epoch: int) -> float:
         """The largest radius of an epoch."""
         return self.plan.radius_at(epoch)
+
+    def _around(self, x: Tensor, share: float) -> Around:
+        """What bounds are about: a share of the budget around some images."""
+        threat = self.plan.threat
+        assert self.graph is not None and threat is not None
+        return Around(self.graph, Region.of(x, threat.radius * share, threat.norm, self.box))
 
     def _ask(self, x: Tensor, dice: Dice) -> Tensor:
         with self._precision():
@@ -435,6 +473,11 @@ class Training:
         restore_optimiser(self.optimiser, state.facts["optimiser"], group("optimiser"))
         self.order.set_state(group("order")["state"])
         self.history = [Epoch(**epoch) for epoch in state.facts["history"]]
+
+
+def _thrown(batch: Batch) -> tuple[Dice, Dice]:
+    """Random draws of a batch for its step, and those that its images were crafted with."""
+    return batch.dice.of("step", batch.epoch), batch.dice.of("epoch", batch.epoch)
 
 
 def _optimiser(plan: Recipe, module: nn.Module) -> torch.optim.Optimizer:

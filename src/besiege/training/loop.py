@@ -23,6 +23,7 @@ from besiege.defenses.defended import Defended, load
 from besiege.defenses.layers import Layer
 from besiege.models.classifier import Classifier
 from besiege.models.denoising import Denoise
+from besiege.training.bounded import followed
 from besiege.training.catalogue import CATALOGUE
 from besiege.training.checkpoints import Checkpoint, make_room
 from besiege.training.epochs import Epoch, Training, lay_out
@@ -182,6 +183,8 @@ def must_fit(
         )
     victim.classes = classes
     _must_be_attackable(victim, layers, classes, plan)
+    if plan.objective.proves:
+        _must_be_bounded(victim, layers, data, plan)
     _must_have_what_is_needed(victim, layers, data, plan)
     if plan.objective.needs_members:
         plan.objective.check(classes, _members(victim, layers, data))
@@ -229,6 +232,19 @@ def _must_be_attackable(
             f"the threat '{threat}' aims at class {threat.target}, but the model has {classes} "
             f"classes: choose one from 0 to {classes - 1}"
         )
+
+
+def _must_be_bounded(
+    victim: Classifier, layers: tuple[Layer, ...], data: Data, plan: Recipe
+) -> None:
+    """Refuse a network that has no bounds, or layers in front of it."""
+    assert plan.threat is not None, "the recipe has checked it"
+    if layers:
+        raise InputError(
+            f"'{plan.objective}' bounds the network alone, and this one stands behind "
+            f"{_written(layers)}: give the network without layers"
+        )
+    followed(victim, plan.threat, data.images[:8].to(victim.device))
 
 
 def _must_answer(victim: Classifier, data: Data, plan: Recipe, layers: tuple[Layer, ...]) -> None:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -24,8 +24,13 @@ from besiege.core.registry import Registry
 from besiege.core.vocabulary import Vocabulary
 from besiege.training.reaching import relative_reach
 
+if TYPE_CHECKING:
+    from besiege.training.bounded import Around
+
 OBJECTIVES: Registry[type[Objective]] = Registry(
-    "objective", ("besiege.training.objectives",), "besiege.objectives"
+    "objective",
+    ("besiege.training.objectives", "besiege.training.bounded"),
+    "besiege.objectives",
 )
 LANGUAGE = Vocabulary(OBJECTIVES)
 T = TypeVar("T", bound="type[Objective]")
@@ -68,6 +73,10 @@ class Step:
         Whether the network is a classifier.
     under : callable, optional
         Logits of images, ``[noises, rows, classes]``, under the noise they were crafted with.
+    progress : float
+        The share of the whole training that is over, from 0 to below 1.
+    around : callable, optional
+        Bounds of the network's values within a share of the budget around the clean images.
     """
 
     x: Tensor
@@ -84,6 +93,8 @@ class Step:
     box: tuple[float, float] = (0.0, 1.0)
     classifies: bool = True
     under: Callable[[Tensor], Tensor] | None = None
+    progress: float = 0.0
+    around: Callable[[float], Around] | None = None
 
     @cached_property
     def seen(self) -> Tensor:
@@ -133,6 +144,8 @@ class Objective:
     """Whether the gradient with respect to the crafted images is taken."""
     classifies: ClassVar[bool] = True
     """Whether it trains a classifier; otherwise a network of a layer, without labels."""
+    proves: ClassVar[bool] = False
+    """Whether it trains against bounds of the network within the budget, and without an attack."""
     guide: str | None = None
     noises: int = 0
     """Draws of the layers' noise that stay while an image is crafted; 0 for new ones in each step.
@@ -353,11 +366,12 @@ class Diversity(Objective):
         # entropy nor a length has a gradient.
         mean = logits.log_softmax(2).logsumexp(0) - math.log(members)
         entropy = -(mean.exp() * mean).sum(1).mean()
-        others = torch.ones(rows, classes, dtype=torch.bool, device=logits.device)
-        others.scatter_(1, step.y[:, None], False)
-        wrong = logits.transpose(0, 1)[others[:, None].expand(-1, members, -1)]
+        # By their places and not by a mask, whose number of elements a GPU would have to report.
+        others = torch.arange(classes - 1, device=logits.device).expand(rows, -1)
+        others = others + (others >= step.y[:, None])
+        wrong = logits.transpose(0, 1).gather(2, others[:, None].expand(-1, members, -1))
         # The softmax without the true class has the direction of the probabilities without it.
-        wrong = functional.normalize(wrong.view(rows, members, classes - 1).softmax(2), dim=2)
+        wrong = functional.normalize(wrong.softmax(2), dim=2)
         alike = wrong @ wrong.mT + _JITTER * torch.eye(members, device=logits.device)
         loss: Tensor = each - self.alpha * entropy - self.beta * torch.logdet(alike).mean()
         return loss
@@ -384,15 +398,15 @@ class Centres(Objective):
     scale: float = number(10.0, above=0)
 
     def __call__(self, step: Step) -> Tensor:
-        centres = self.scale * simplex(step.seen.shape[1]).to(step.seen)
+        centres = self.scale * simplex(step.seen.shape[1], step.seen.device)
         loss: Tensor = 0.5 * (step.seen - centres[step.y]).square().sum(1).mean()
         return loss
 
 
-def simplex(classes: int) -> Tensor:
+def simplex(classes: int, device: torch.device | None = None) -> Tensor:
     """Unit vectors ``[classes, classes]`` whose inner products are ``-1 / (classes - 1)``."""
     scale = math.sqrt(classes / (classes - 1))
-    return scale * (torch.eye(classes) - 1 / classes)
+    return scale * (torch.eye(classes, device=device) - 1 / classes)
 
 
 @objective("reach")

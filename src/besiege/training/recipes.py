@@ -147,9 +147,11 @@ class Recipe:
     def __post_init__(self) -> None:
         check_fields(self)
         crafts = self.attack is not None or not self.update.crafts
+        if self.objective.proves:
+            self._must_prove(crafts)
         if self.attack is not None and self.threat is None:
             raise ValueError("an adversarial recipe needs both an attack and a threat")
-        if self.threat is not None and not crafts:
+        if self.threat is not None and not (crafts or self.objective.proves):
             raise ValueError("an adversarial recipe needs both an attack and a threat")
         if self.attack is not None and not self.update.crafts:
             raise ValueError(f"the update '{self.update}' crafts its images itself: attack=None")
@@ -191,6 +193,20 @@ class Recipe:
         self.update.check(self.threat)
         if self.threat is not None:
             self.radius.check(self.threat.radius)
+
+    def _must_prove(self, crafts: bool) -> None:
+        """Refuse what does not go with bounds."""
+        if self.threat is None or crafts:
+            raise ValueError(
+                f"'{self.objective}' trains against bounds within a budget, not against an attack: "
+                "give a threat, and leave out attack and replay"
+            )
+        if self.ramp or self.layers or self.held_out:
+            raise ValueError(
+                f"'{self.objective}' has a growing budget of its own (calm, ramp), its bounds are "
+                "those of the network alone, and an epoch that attacks on held-out images choose "
+                "may have no proofs: leave out ramp, layers and held_out"
+            )
 
     def within(self, threat: str | Threat) -> Recipe:
         """The recipe for another threat."""

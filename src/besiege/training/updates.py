@@ -34,6 +34,8 @@ class Batch:
     epoch: int
     number: int
     """The step, counted from 0 over the whole training."""
+    progress: float = 0.0
+    """The share of the whole training that is over."""
 
 
 class Trainer(Protocol):
@@ -55,6 +57,10 @@ class Trainer(Protocol):
 
     def loss(self, step: Step) -> Tensor:
         """The objective's loss of a step."""
+        ...
+
+    def slopes(self, batch: Batch, crafted: Tensor) -> tuple[Tensor, Tensor]:
+        """The loss of a batch and the number of correct predictions; weights have gradients."""
         ...
 
     def budget(self, epoch: int) -> float:
@@ -92,12 +98,9 @@ class Plain(Update):
     """One step of the optimiser."""
 
     def __call__(self, trainer: Trainer, batch: Batch) -> tuple[Tensor, Tensor]:
-        step = trainer.take(batch, trainer.craft(batch))
-        loss = trainer.loss(step)
-        trainer.optimiser.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss, correct = trainer.slopes(batch, trainer.craft(batch))
         trainer.optimiser.step()
-        return loss.detach(), step.correct()
+        return loss, correct
 
 
 @update("replay")

@@ -12,7 +12,7 @@ from besiege.bench.clever_text import read_clever
 from besiege.bench.kinds import KINDS, Kind, base_identity
 from besiege.bench.task import Stage, Task, TaskResult
 from besiege.core.threat import Access, Threat
-from besiege.metrics.clever import COLUMNS, scored
+from besiege.metrics.clever import COLUMNS, MARKS, mark, scored
 
 if TYPE_CHECKING:
     from besiege.bench.context import Context
@@ -69,16 +69,21 @@ class CleverScores(Kind):
             seed=about["seed"],
             batch=context.how.batch,
         )
+        targets, margins, maxima = map(array, (found.targets, found.margins, found.maxima))
         rows = {
             "sample": array(samples.ids),
             "correct": array(found.correct),
             "gradients": array(found.gradients),
-            **scored(
-                array(found.targets), array(found.margins), array(found.maxima), about["radius"]
-            ),
+            **scored(targets, margins, maxima, about["radius"]),
+            **{
+                mark(n): scored(targets, margins, maxima[..., :n], about["radius"])["score"]
+                for n in MARKS
+                if n < about["batches"]
+            },
         }
-        # A misclassified image is at distance 0, like in every figure of distances.
-        rows["score"] = np.where(rows["correct"], rows["score"], 0.0)
+        for name in (one for one in rows if one.startswith("score")):
+            # A misclassified image is at distance 0, like in every figure of distances.
+            rows[name] = np.where(rows["correct"], rows[name], 0.0)
         totals = {
             "rows": len(samples),
             "forwards": found.forwards,

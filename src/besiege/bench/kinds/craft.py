@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import ceil
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from besiege.bench.kinds import KINDS, Kind, base_identity
+from besiege.bench.kinds.certify import spared, sparing
 from besiege.bench.kinds.judge import judge_task
 from besiege.bench.spec import AttackSpec, Shard
 from besiege.bench.task import Stage, Task, TaskResult
+from besiege.metrics.evidence import SPARED
+from besiege.metrics.rows import Column
 
 if TYPE_CHECKING:
     from besiege.attacks.attack import Attack
@@ -41,9 +45,11 @@ class Craft(Kind):
         decide on which samples it runs, and are therefore part of its identity.
         """
         before: list[tuple[str, ...]] = [() for _ in plan.shards]
-        left = before
+        left, proofs = before, sparing(plan)
         for spec in plan.attacks:
-            stage = _stage(plan, spec, plan.shards, before)
+            # Images that are crafted on another model serve every victim.
+            safe = proofs if spec.source is None else None
+            stage = _stage(plan, spec, plan.shards, before, proofs=safe)
             yield stage
             judged = [tasks[-1].key for tasks in stage.parts]
             if plan.chained:
@@ -79,11 +85,14 @@ class Craft(Kind):
 
         about = tasks[0].identity
         attack = context.attack(about["text"], about["attack"])
-        attacked = [_attacked(task, context, attack) for task in tasks]
+        parted = [
+            _without_proved(_attacked(task, context, attack), task, context) for task in tasks
+        ]
+        attacked = [samples for samples, _ in parted]
         some = [samples for samples in attacked if len(samples)]
         nothing = TaskResult(empty(self.columns), {"rows": 0})
         if not some:
-            return [nothing for _ in tasks]
+            return [_with_spared(nothing, ids) for _, ids in parted]
         threat, counts = Threat.parse(about["threat"]), list(map(len, some))
         crafted = craft(
             context.victim(about["victim"]),
@@ -102,10 +111,13 @@ class Craft(Kind):
         )
         parts = iter(crafted.split(counts))
         return [
-            _result(samples, next(parts), about["leave"], threat.eps is None)
-            if len(samples)
-            else nothing
-            for samples in attacked
+            _with_spared(
+                _result(samples, next(parts), about["leave"], threat.eps is None)
+                if len(samples)
+                else nothing,
+                ids,
+            )
+            for samples, ids in parted
         ]
 
 
@@ -136,6 +148,46 @@ def _attacked(task: Task, context: Context, attack: Attack) -> Samples:
     if "guard" in task.identity and len(samples):
         return _affordable(task, context, attack, samples)
     return samples
+
+
+def _without_proved(
+    samples: Samples, task: Task, context: Context
+) -> tuple[Samples, Column | None]:
+    """The samples that are attacked, and the ids of those that proofs spare the attack.
+
+    None for an evaluation without proofs before the attacks.
+    """
+    import torch
+
+    from besiege.bench.tables import array
+
+    if "proofs" not in task.identity:
+        return samples, None
+    ids = array(samples.ids)
+    safe = spared(ids, context.store.rows([task.identity["proofs"]]))
+    rows = torch.from_numpy((~safe).nonzero()[0]).to(samples.ids.device)
+    return samples.at(rows), ids[safe]
+
+
+def _with_spared(result: TaskResult, ids: Column | None) -> TaskResult:
+    """A result with rows of samples that were not attacked, because they are proved.
+
+    Such a row is a failure that cost nothing, and its image is the clean one, which the judge sees
+    like any other.
+    """
+    if ids is None:
+        return result
+    count = len(ids)
+    fill: dict[str, Any] = {"sample": ids, "first_step": -1, "first_query": -1, "target": -1}
+    rows = {}
+    for name, column in result.rows.items():
+        usual = np.nan if np.issubdtype(column.dtype, np.floating) else 0
+        rows[name] = np.concatenate(
+            [column, np.broadcast_to(fill.get(name, usual), count).astype(column.dtype)]
+        )
+    rows[SPARED] = np.arange(len(rows["sample"])) >= len(rows["sample"]) - count
+    totals = {**result.totals, "rows": len(rows["sample"]), "spared": count}
+    return replace(result, rows=rows, totals=totals)
 
 
 def _affordable(task: Task, context: Context, attack: Attack, samples: Samples) -> Samples:
@@ -170,10 +222,15 @@ def _stage(
     shards: Sequence[Shard],
     after: Sequence[tuple[str, ...]],
     curve: bool = False,
+    proofs: Stage | None = None,
 ) -> Stage:
     parts = []
     for number, (shard, keys) in enumerate(zip(shards, after, strict=True)):
-        task = Task("craft", _identity(plan, spec, shard, keys), keys, number)
+        about, needs = _identity(plan, spec, shard, keys), keys
+        if proofs is not None:
+            about["proofs"] = proofs.parts[number][0].key
+            needs = (*keys, about["proofs"])
+        task = Task("craft", about, needs, number)
         parts.append((task, judge_task(plan, task)))
     counts = tuple(shard.count for shard in shards)
     return Stage(spec.title, tuple(parts), counts, spec, curve)

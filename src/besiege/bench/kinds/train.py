@@ -7,7 +7,7 @@ so that models are trained before evaluations are planned (`besiege.bench.traini
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -19,7 +19,7 @@ from besiege.bench.task import Stage, Task, TaskResult
 from besiege.bench.training_plan import CARD, WEIGHTS
 
 if TYPE_CHECKING:
-    from besiege.bench.context import Context, Told
+    from besiege.bench.context import Context
 
 
 class Train(Kind):
@@ -61,6 +61,7 @@ def _fitted(task: Task, context: Context) -> Path:
     """Train, resuming from the checkpoint of a process that was killed."""
     from shutil import rmtree
 
+    from besiege.bench.context import ticking
     from besiege.bench.trainings import workplace
     from besiege.core.errors import DataError, InputError
     from besiege.training.fitting import fit
@@ -74,7 +75,7 @@ def _fitted(task: Task, context: Context) -> Path:
         folder / WEIGHTS,
         seed=training.plan.given.seed,
         device=context.how.device,
-        tick=_ticking(context.telling([task])),
+        tick=ticking(context.telling([task])),
     )
     left = folder.exists()
     try:
@@ -85,22 +86,6 @@ def _fitted(task: Task, context: Context) -> Path:
         # What was left is damaged, or names a teacher by the path that a moved folder had before.
         rmtree(folder)
         return work()
-
-
-def _ticking(tell: Told | None) -> Callable[[int, int], None] | None:
-    """A callback for progress inside a training."""
-    if tell is None:
-        return None
-    begin, last = time.monotonic(), 0.0
-
-    def tick(done: int, steps: int) -> None:
-        nonlocal last
-        now = time.monotonic()
-        if now - last >= 0.2:  # as often as inside a task of an attack
-            last = now
-            tell(done / steps, 0, now - begin)
-
-    return tick
 
 
 KINDS.add(Train.name, Train())

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pkgutil import iter_modules
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from besiege.bounds.bounding import Bounding, must_fit
+from besiege.bounds.votes import Poll
 from besiege.core.errors import InputError, ThreatError
+from besiege.core.oracle import full_precision
 from besiege.core.registry import Registry
 from besiege.core.samples import Samples
 from besiege.core.threat import L1, L2, Linf, Norm, Threat
 from besiege.core.victim import Victim
+from besiege.defenses.counting import must_suffice
 
 PROVED, BROKEN, OPEN = 0, 1, 2
 OUTCOMES = ("proved", "broken", "open")
@@ -52,6 +57,12 @@ class Order:
         The time limit of each image, for methods that have one.
     seed : int
         Seed of every random number.
+    poll : Poll
+        How many votes are counted, for smoothing.
+    batch : int, optional
+        Images per call of the model, for methods that call it; it changes no result on a CPU.
+    tick : callable, optional
+        Called with the work that is done and all of it, by methods that take long.
     """
 
     victim: Victim
@@ -61,6 +72,9 @@ class Order:
     curve: Tensor
     seconds: float = 10.0
     seed: int = 0
+    poll: Poll = Poll()
+    batch: int | None = None
+    tick: Callable[[int, int], None] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +94,8 @@ class Certificates:
         Between which the exact smallest perturbation lies; NaN for methods that do not find it.
     regions : Tensor
         Into how many regions the images within the budget were split.
+    chosen, hits : Tensor, optional
+        The class that votes chose, and how many fresh votes it has; None without votes.
     """
 
     outcome: Tensor
@@ -88,6 +104,8 @@ class Certificates:
     below: Tensor
     above: Tensor
     regions: Tensor
+    chosen: Tensor | None = None
+    hits: Tensor | None = None
 
     @classmethod
     def before(cls, order: Order) -> Certificates:
@@ -103,6 +121,31 @@ class Certificates:
             unknown.clone(),
             torch.zeros(rows, dtype=torch.int64),
         )
+
+
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """The images of an order that are open, and the network whose answers are bounded.
+
+    Attributes
+    ----------
+    rows : Tensor
+        Where they are in the order, ``[open]``.
+    images, labels : Tensor
+        The images and their labels.
+    bounding : Bounding
+        The network.
+    """
+
+    rows: Tensor
+    images: Tensor
+    labels: Tensor
+    bounding: Bounding
+
+    @cached_property
+    def needed(self) -> Tensor:
+        """What the bound of a margin must exceed to be a proof, ``[open]``."""
+        return self.bounding.needed(self.images)
 
 
 class Method:
@@ -127,19 +170,35 @@ class Method:
 
     def check(self, victim: Victim, samples: Samples) -> None:
         """Refuse a victim that it cannot certify, before any work."""
-        raise NotImplementedError
+        Bounding.of(victim, samples.images)
 
     def certify(self, order: Order) -> Certificates:
-        """Do the work."""
+        """Do the work: nothing for images that are broken, and `prove` for the others."""
+        found = Certificates.before(order)
+        rows = order.open.nonzero()[:, 0]
+        if not len(rows):
+            return found
+        # What was made in a caller's inference mode has no gradients.
+        images, labels = order.samples.images[rows].clone(), order.samples.labels[rows]
+        bounding = Bounding.of(order.victim, images)
+        with full_precision(images.device), order.victim.held():
+            self.prove(order, Opened(rows, images, labels, bounding), found)
+        return found
+
+    def prove(self, order: Order, some: Opened, found: Certificates) -> None:
+        """Write what is known of the images that are open into `found`."""
         raise NotImplementedError
 
 
 def must_certify(
-    name: str, victim: Victim, samples: Samples, threat: Threat, seconds: float
+    name: str,
+    victim: Victim,
+    samples: Samples,
+    threat: Threat,
+    seconds: float,
+    poll: Poll | None = None,
 ) -> None:
     """Refuse a certification that cannot be done, before any work."""
-    from besiege.evaluation.bounding import must_fit
-
     method = METHODS.get(name)
     must_fit(threat)
     if threat.norm not in method.norms:
@@ -149,6 +208,8 @@ def must_certify(
         raise InputError(
             f"the time limit is {seconds:g} seconds, but a proof takes time: write for example 10"
         )
+    if poll is not None:
+        must_suffice(poll.n0, poll.n, poll.alpha)
     method.check(victim, samples)
 
 

@@ -7,18 +7,16 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from besiege.core.oracle import full_precision
-from besiege.core.samples import Samples
-from besiege.core.victim import Victim
-from besiege.evaluation.bounding import Bounding, Relaxed, crown, differences, margin_bounds
-from besiege.evaluation.bounds.optimising import Parts, optimised
-from besiege.evaluation.bounds.region import Region
+from besiege.bounds.bounding import Bounding, Relaxed, crown, differences, margin_bounds
+from besiege.bounds.optimising import Parts, optimised
+from besiege.bounds.region import Region
 from besiege.evaluation.certificates import (
     METHODS,
     OPEN,
     PROVED,
     Certificates,
     Method,
+    Opened,
     Order,
 )
 
@@ -59,34 +57,20 @@ class Alpha(Method):
     name: ClassVar[str] = "alpha"
     work: ClassVar[float] = 2000.0
 
-    def check(self, victim: Victim, samples: Samples) -> None:
-        """Refuse a victim with an operation without bounds."""
-        Bounding.of(victim, samples.images)
-
-    def certify(self, order: Order) -> Certificates:
+    def prove(self, order: Order, some: Opened, found: Certificates) -> None:
         """The margins' bounds at the budget; no other radii are tried."""
-        found = Certificates.before(order)
-        rows = order.open.nonzero()[:, 0]
-        if not len(rows):
-            return found
-        images, labels = order.samples.images[rows].clone(), order.samples.labels[rows]
-        bounding = Bounding.of(order.victim, images)
-        needed = bounding.needed(images)
-        parts = []
-        with full_precision(images.device), order.victim.held():
-            for start in range(0, len(rows), TOGETHER):
-                some = slice(start, start + TOGETHER)
-                region = Region.of(
-                    images[some], order.threat.radius, order.threat.norm, order.victim.box
-                )
-                parts.append(raised(bounding, region, labels[some], needed[some]).amin(1))
+        threat, parts = order.threat, []
+        for start in range(0, len(some.rows), TOGETHER):
+            few = slice(start, start + TOGETHER)
+            region = Region.of(some.images[few], threat.radius, threat.norm, order.victim.box)
+            least = raised(some.bounding, region, some.labels[few], some.needed[few])
+            parts.append(least.amin(1))
         least = torch.cat(parts)
-        place, proved = rows.cpu(), (least > needed).cpu()
+        place, proved = some.rows.cpu(), (least > some.needed).cpu()
         found.margin[place] = least.double().cpu()
         found.outcome[place] = torch.where(proved, PROVED, OPEN)
         found.radius[place] = torch.where(proved, order.threat.radius, torch.nan).double()
         found.regions[place] = 1
-        return found
 
 
 METHODS.add(Alpha.name, Alpha())

@@ -9,19 +9,17 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from besiege.core.oracle import full_precision
-from besiege.core.samples import Samples
-from besiege.core.victim import Victim
-from besiege.evaluation.bounding import Bounding, crown
-from besiege.evaluation.bounds.graph import Graph
-from besiege.evaluation.bounds.optimising import Parts, optimised
-from besiege.evaluation.bounds.region import Region
+from besiege.bounds.bounding import Bounding, crown
+from besiege.bounds.graph import Graph
+from besiege.bounds.optimising import Parts, optimised
+from besiege.bounds.region import Region
 from besiege.evaluation.certificates import (
     METHODS,
     OPEN,
     PROVED,
     Certificates,
     Method,
+    Opened,
     Order,
 )
 from besiege.evaluation.certificates.alpha import STEPS, open_margins
@@ -44,32 +42,20 @@ class Complete(Method):
     name: ClassVar[str] = "complete"
     late: ClassVar[bool] = True
 
-    def check(self, victim: Victim, samples: Samples) -> None:
-        """Refuse a victim with an operation without bounds."""
-        Bounding.of(victim, samples.images)
-
-    def certify(self, order: Order) -> Certificates:
+    def prove(self, order: Order, some: Opened, found: Certificates) -> None:
         """One image after the other, since each has its own time and number of parts."""
-        found = Certificates.before(order)
-        rows = order.open.nonzero()[:, 0]
-        if not len(rows):
-            return found
-        images, labels = order.samples.images[rows].clone(), order.samples.labels[rows]
-        bounding = Bounding.of(order.victim, images)
-        needed = bounding.needed(images)
         threat = order.threat
-        with full_precision(images.device), order.victim.held():
-            for at, row in enumerate(rows.tolist()):
-                one = slice(at, at + 1)
-                region = Region.of(images[one], threat.radius, threat.norm, order.victim.box)
-                end = process_time() + order.seconds
-                least, count = split(bounding, region, labels[one], needed[one], end)
-                proved = least > float(needed[at])
-                found.margin[row], found.regions[row] = least, count
-                found.outcome[row] = PROVED if proved else OPEN
-                if proved:
-                    found.radius[row] = threat.radius
-        return found
+        for at, row in enumerate(some.rows.tolist()):
+            one = slice(at, at + 1)
+            region = Region.of(some.images[one], threat.radius, threat.norm, order.victim.box)
+            end = process_time() + order.seconds
+            needed = some.needed[one]
+            least, count = split(some.bounding, region, some.labels[one], needed, end)
+            proved = least > float(needed)
+            found.margin[row], found.regions[row] = least, count
+            found.outcome[row] = PROVED if proved else OPEN
+            if proved:
+                found.radius[row] = threat.radius
 
 
 def split(

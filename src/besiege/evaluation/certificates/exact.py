@@ -10,14 +10,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from besiege.bounds.bounding import Bounding, crown, margin_bounds
+from besiege.bounds.region import Region
 from besiege.core.errors import BoundError
-from besiege.core.oracle import full_precision
 from besiege.core.samples import Samples
 from besiege.core.threat import Linf, Norm
 from besiege.core.victim import Victim
-from besiege.evaluation.bounding import Bounding, crown, margin_bounds
-from besiege.evaluation.bounds.programs import Program
-from besiege.evaluation.bounds.region import Region
 from besiege.evaluation.certificates import (
     BROKEN,
     METHODS,
@@ -25,8 +23,10 @@ from besiege.evaluation.certificates import (
     PROVED,
     Certificates,
     Method,
+    Opened,
     Order,
 )
+from besiege.evaluation.programs import Program
 
 MOST_UNITS = 20_000
 """Units of the largest network for which a program is written."""
@@ -126,29 +126,20 @@ class Exact(Method):
             )
         Program.of(graph)
 
-    def certify(self, order: Order) -> Certificates:
+    def prove(self, order: Order, some: Opened, found: Certificates) -> None:
         """One image after the other, since each is a program of its own."""
-        found = Certificates.before(order)
-        rows = order.open.nonzero()[:, 0]
-        if not len(rows):
-            return found
-        images, labels = order.samples.images.clone(), order.samples.labels
-        eps = order.threat.radius
-        with full_precision(images.device), order.victim.held():
-            bounding = Bounding.of(order.victim, images)
-            program = Program.of(bounding.graph)
-            for row in rows.tolist():
-                image, label = images[row], int(labels[row])
-                one = smallest(bounding, program, image, label, eps, order.seconds)
-                found.below[row], found.above[row] = one.below, one.above
-                if one.below > eps * (1 + 1e-5):
-                    found.outcome[row] = PROVED
-                elif one.image is not None and self._breaks(order, image, label, one):
-                    found.outcome[row] = BROKEN
-                else:
-                    found.outcome[row] = OPEN
-                found.regions[row] = 1
-        return found
+        eps, program = order.threat.radius, Program.of(some.bounding.graph)
+        for at, row in enumerate(some.rows.tolist()):
+            image, label = some.images[at], int(some.labels[at])
+            one = smallest(some.bounding, program, image, label, eps, order.seconds)
+            found.below[row], found.above[row] = one.below, one.above
+            if one.below > eps * (1 + 1e-5):
+                found.outcome[row] = PROVED
+            elif one.image is not None and self._breaks(order, image, label, one):
+                found.outcome[row] = BROKEN
+            else:
+                found.outcome[row] = OPEN
+            found.regions[row] = 1
 
     def _breaks(self, order: Order, image: Tensor, label: int, one: Smallest) -> bool:
         """Whether the victim misclassifies what was found, within the budget."""

@@ -7,9 +7,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from besiege.core.samples import Samples
-from besiege.core.victim import Victim
-from besiege.evaluation.bounding import Bounding
 from besiege.evaluation.certificates import (
     METHODS,
     OPEN,
@@ -17,6 +14,7 @@ from besiege.evaluation.certificates import (
     STEPS,
     Certificates,
     Method,
+    Opened,
     Order,
     largest_radii,
 )
@@ -25,26 +23,17 @@ from besiege.evaluation.certificates import (
 class ByBounds(Method):
     """A proof wherever the bound of every margin is above zero."""
 
-    def check(self, victim: Victim, samples: Samples) -> None:
-        """Refuse a victim with an operation without bounds."""
-        Bounding.of(victim, samples.images)
-
-    def certify(self, order: Order) -> Certificates:
+    def prove(self, order: Order, some: Opened, found: Certificates) -> None:
         """The margins' bounds at the budget, and at other radii for the curve."""
-        found = Certificates.before(order)
-        rows = order.open.nonzero()[:, 0]
-        if not len(rows):
-            return found
-        images, labels = order.samples.images[rows], order.samples.labels[rows]
-        bounding = Bounding.of(order.victim, images)
-        needed = bounding.needed(images)
+        rows, images, labels, needed = some.rows, some.images, some.labels, some.needed
 
-        def margins(some: Tensor, eighths: Tensor) -> Tensor:
+        def margins(few: Tensor, eighths: Tensor) -> Tensor:
             radius = (eighths.to(images) * (order.threat.radius / STEPS)).to(images.dtype)
-            return bounding.margins(images[some], labels[some], order.threat, self.name, radius)
+            of = images[few], labels[few], order.threat
+            return some.bounding.margins(*of, self.name, radius)
 
-        def proves(some: Tensor, eighths: Tensor) -> Tensor:
-            return margins(some, eighths) > needed[some]
+        def proves(few: Tensor, eighths: Tensor) -> Tensor:
+            return margins(few, eighths) > needed[few]
 
         every = torch.arange(len(rows), device=rows.device)
         least = margins(every, torch.full_like(every, STEPS))
@@ -57,7 +46,6 @@ class ByBounds(Method):
         known = first | order.curve[rows]
         found.radius[place] = torch.where(known, sizes, torch.nan).cpu()
         found.regions[place] = 1
-        return found
 
 
 class Ibp(ByBounds):

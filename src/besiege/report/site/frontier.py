@@ -15,8 +15,8 @@ from besiege.report.site.overview import ROWS, by_setting
 from besiege.report.site.view import Page, Site, size, unit_of
 from besiege.report.strokes import symbol
 
-_EM = 7.0  # upper estimate of the width of a letter of 12 units
-_GAP = 17.0
+EM = 7.0  # upper estimate of the width of a letter of 12 units
+GAP = 17.0
 
 
 class Spot(NamedTuple):
@@ -109,9 +109,9 @@ def drawn(
     width: int,
 ) -> str:
     """The drawing; names stand in a column at the right, where none covers another."""
-    room = min(max(len(one.model) for one in spots) * _EM + 14, 0.42 * width)
+    room = min(max(len(one.model) for one in spots) * EM + 14, 0.42 * width)
     left, right, top = 52.0, width - room - 16, 26.0
-    bottom = top + max(300.0, _GAP * (len(spots) + 1))
+    bottom = top + max(300.0, GAP * (len(spots) + 1))
     low = min(one.clean.low for one in spots)
     start = max(0.0, math.floor(20 * low) / 20)
     high = 1.1 * max(one.high for one in spots) or 1.0
@@ -127,12 +127,12 @@ def drawn(
     chain = sorted(best, key=lambda one: (one.clean.value, -one.value))
     line = "L".join(f"{x(one.clean.value):.1f} {y(one.value):.1f}" for one in chain)
     parts.append(f'<path class="front" d="M{line}"/>')
-    heights = apart([y(one.value) for one in spots], _GAP, top + 6, bottom)
+    heights = apart([y(one.value) for one in spots], GAP, top + 6, bottom)
     for one, height in zip(spots, heights, strict=True):
         at, up = x(one.clean.value), y(one.value)
         cross = f"M{x(one.clean.low):.1f} {up:.1f}H{x(one.clean.high):.1f}"
         cross += f"M{at:.1f} {y(one.low):.1f}V{y(one.high):.1f}"
-        most = max(int((width - right - 14) / _EM), 4)
+        most = max(int((width - right - 14) / EM), 4)
         name = one.model if len(one.model) <= most else one.model[: most - 1] + "…"
         words = f"{one.model}: clean {share(one.clean)} {interval(one.clean)}, {measure} "
         words += distance(one.value, unit) if minimal else f"{100 * one.value:.1f}"

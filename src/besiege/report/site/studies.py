@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from besiege.bench.display import HeatMap, Scatter
 from besiege.bench.sweeps import Sweep
 from besiege.report.site.choices import token
 from besiege.report.site.panels import panel
+from besiege.report.site.scatter import heat_rows, in_words, plotted, visible
 from besiege.report.site.view import Page, Site, unit_of
 from besiege.report.study import size_in_words
 from besiege.studies.answers import Answer
@@ -46,7 +48,18 @@ def study_pages(site: Site) -> Iterator[Page]:
         yield Page(path, "study_figure", shown)
 
 
-def _panel(site: Site, sweep: Sweep) -> dict[str, str]:
+def _panel(site: Site, one: Sweep | HeatMap | Scatter) -> dict[str, Any]:
+    if isinstance(one, HeatMap):
+        return {"kind": "heat", "it": one, "rows": heat_rows(one)}
+    if isinstance(one, Scatter):
+        wide, narrow = (plotted(one, site.board.styles, width) for width in (900, 340))
+        words = [in_words(one, spot) for spot in one.spots]
+        shown = {"wide": wide, "narrow": narrow, "words": words, "lines": visible(one)}
+        return {"kind": "scatter", "it": one, **shown}
+    return {"kind": "curves", **_curves(site, one)}
+
+
+def _curves(site: Site, sweep: Sweep) -> dict[str, str]:
     cell = site.board.cells[sweep.cell]
     svg = panel(sweep, site.board.styles, unit_of(cell), cell.eps)
     return {"attack": sweep.attack, "svg": svg}
@@ -57,4 +70,4 @@ def _effect(answer: Answer) -> str:
         return ""
     one = answer.effect
     value, low, high = (100 * each for each in (one.value, one.low, one.high))
-    return f"{value:+.1f} points [{low:.1f}, {high:.1f}], {one.count:,} images"
+    return f"{value:+.1f} points [{low:.1f}, {high:.1f}], {one.count:,} {one.unit}"

@@ -1,1 +1,1 @@
-"""AutoAttack's two sub-studies (Croce and Hein 2020): the scale of logits, and step sizes."""
+"""AutoAttack (Croce and Hein 2020): its parts alone and together, and two sub-studies."""

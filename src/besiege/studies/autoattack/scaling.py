@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from besiege.bench.board import Board
 from besiege.bench.display import Grid
@@ -21,9 +20,9 @@ from besiege.metrics.rows import Rows
 from besiege.studies.answers import Measured
 from besiege.studies.autoattack.attacks_compared import gain, left_rate
 
-SPEC = Path(__file__).with_suffix(".toml")
 CELL = "divided logits"
-LARGE, PLAIN = "large logits", "plain"
+LOGITS, LARGE, PLAIN = "logits", "large", "plain"
+"""The tag of models with large logits and of plain ones, and its values."""
 DIVISORS = (1, 10, 100, 1000)
 MARGIN = "pgd(loss=margin)"
 
@@ -107,7 +106,7 @@ def masked_by_scale(
 
 
 def weakened_by_dividing(
-    board: Board, *, model: str = PLAIN, cell: str = CELL, level: float = LEVEL
+    board: Board, *, model: str, cell: str = CELL, level: float = LEVEL
 ) -> Measured:
     """The claim about a plain net: dividing by 1000 breaks less."""
     return gain(board, cell, model, ascent(DIVISORS[-1]), ascent(1), level=level)

@@ -7,7 +7,6 @@ sign of masking by itself.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from besiege.bench.board import Board
 from besiege.bench.display import Grid
@@ -17,7 +16,6 @@ from besiege.metrics.paired import LEVEL
 from besiege.studies.answers import Measured
 from besiege.studies.autoattack.attacks_compared import gain, left_rate
 
-SPEC = Path(__file__).with_suffix(".toml")
 CELL = "step sizes"
 STEPS = ("0.1", "0.25", "2.0")
 """Sizes of steps, as shares of the budget."""

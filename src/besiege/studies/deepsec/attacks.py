@@ -8,7 +8,7 @@ from typing import Literal
 
 from besiege.core.errors import UnknownNameError, near
 
-DataName = Literal["cifar10", "mnist"]
+DataName = Literal["cifar10", "mnist", "digits"]
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,21 @@ class Form:
         """The norm of its threat."""
         return self.threat.partition(" ")[0].partition(":")[0]
 
+    def runs_as(self, text: str) -> bool:
+        """Whether an attack of a board is this one, possibly with fewer steps."""
+        return text == self.attack or text.startswith(f"{self.attack}(")
+
     @property
     def targeted(self) -> bool:
         """Whether it has a target."""
         return "targeted" in self.threat
+
+
+_BUDGETS: Mapping[DataName, tuple[str, str]] = {
+    "cifar10": ("0.1", "0.2"),
+    "mnist": ("0.3", "0.5"),
+    "digits": ("0.3", "0.5"),
+}
 
 
 def forms(data: DataName) -> Mapping[str, Form]:
@@ -50,8 +61,9 @@ def forms(data: DataName) -> Mapping[str, Form]:
     >>> len(found), found["ILLC"].attack, found["ILLC"].threat
     (19, 'illc@deepsec-cifar10', 'linf:0.1 targeted:least-likely')
     """
-    eps, larger = {"cifar10": ("0.1", "0.2"), "mnist": ("0.3", "0.5")}[data]
-    here, least = f"@deepsec-{data}", "targeted:least-likely"
+    eps, larger = _BUDGETS[data]
+    # Digits have the presets for MNIST and its budgets.
+    here, least = f"@deepsec-{'mnist' if data == 'digits' else data}", "targeted:least-likely"
     drawn = "targeted:random"
     rows = (
         ("FGSM", f"fgsm{here}", f"linf:{eps}", False),

@@ -64,6 +64,9 @@ class Ends:
         Classified correctly without an attack; judged.
     ends : array ``[m, n]``
         0 where the clean image is misclassified, infinite where it was never broken.
+    aimed : array ``[m, n]``
+        Where the image is classified as the target, also if the clean image is misclassified: 0
+        where that is classified as the target already. NaN without a target.
     """
 
     attack: str
@@ -73,6 +76,7 @@ class Ends:
     correct: Mask
     known: Mask
     ends: Numbers
+    aimed: Numbers
 
     def held(self, at: float) -> Mask:
         """The known images that are classified correctly and not broken within `at`."""
@@ -133,8 +137,8 @@ def distances(board: Board, knowledge: str, attack: str, norm: str, goal: str) -
     return _aligned(board, cell.attacks[a], place, rows)
 
 
-Row = tuple[Ids, Mask, Mask, Numbers]
-"""Samples, and which are correct and known, and where they end."""
+Row = tuple[Ids, Mask, Mask, Numbers, Numbers]
+"""Samples, which are correct and known, where they end, and where they reach their target."""
 
 
 def _nearest(some: list[tuple[int, BoardCell, int, int]]) -> Row:
@@ -145,14 +149,16 @@ def _nearest(some: list[tuple[int, BoardCell, int, int]]) -> Row:
     if any(not np.array_equal(samples, part[0]) for part in parts):
         raise UnknownNameError("budgets of one attack were run on different images")
     known = np.logical_and.reduce([part[2] for part in parts])
-    return samples, parts[0][1], known, np.minimum.reduce([part[3] for part in parts])
+    ends, aimed = (np.minimum.reduce([part[place] for part in parts]) for place in (3, 4))
+    return samples, parts[0][1], known, ends, aimed
 
 
 def _row(cell: BoardCell, m: int, a: int) -> Row:
     sizes = cell.distance[m, a]
     # With a budget there is a distance only where the attack succeeded.
     ends = np.where(np.isnan(sizes), np.inf, sizes)
-    return cell.samples, cell.correct[m], cell.covered[m, a], np.where(cell.correct[m], ends, 0.0)
+    ends = np.where(cell.correct[m], ends, 0.0)
+    return cell.samples, cell.correct[m], cell.covered[m, a], ends, cell.aimed[m, a]
 
 
 def _aligned(board: Board, attack: str, place: int, rows: dict[str, Row]) -> Ends:
@@ -160,13 +166,14 @@ def _aligned(board: Board, attack: str, place: int, rows: dict[str, Row]) -> End
     samples = np.unique(np.concatenate([row[0] for row in rows.values()]))
     names = tuple(model.name for model in board.models if model.name in rows)
     correct, known = (np.zeros((len(names), len(samples)), bool) for _ in range(2))
-    ends = np.full((len(names), len(samples)), np.nan)
+    ends, aimed = (np.full((len(names), len(samples)), np.nan) for _ in range(2))
     for m, name in enumerate(names):
-        mine, right, there, sizes = rows[name]
+        mine, right, there, sizes, reached = rows[name]
         at = places(samples, mine)
         correct[m, at], known[m, at], ends[m, at] = right, there, sizes
+        aimed[m, at] = reached
     known &= ~np.isnan(ends)
-    return Ends(attack, place, names, samples, correct, known, np.where(known, ends, 0.0))
+    return Ends(attack, place, names, samples, correct, known, np.where(known, ends, 0.0), aimed)
 
 
 def progress(board: Board, attack: str, norm: str, goal: str) -> Ends:
@@ -177,7 +184,8 @@ def progress(board: Board, attack: str, norm: str, goal: str) -> Ends:
                 continue
             known, left = cell.covered[:, a], cell.left[:, a]
             ends = broken_at(cell.first_query[:, a], cell.success[:, a], left)
-            return Ends(text, place, cell.models, cell.samples, cell.correct, known, ends)
+            nothing = np.full_like(ends, np.nan)
+            return Ends(text, place, cell.models, cell.samples, cell.correct, known, ends, nothing)
     raise UnknownNameError(f"{attack} was not run at the budget alone in {norm}, {goal}")
 
 
@@ -217,20 +225,19 @@ def worst(
     board: Board, norm: str, goal: str, knowledge: Iterable[str] = tuple(ORDER)
 ) -> dict[str, tuple[Ids, Numbers]]:
     """The smallest perturbation of any attack, by model, on the images judged under all of them."""
-    wanted, rows = set(knowledge), dict[str, list[Row]]()
+    wanted, rows = set(knowledge), dict[str, list[tuple[Ids, Numbers]]]()
     for known_to, _, found in attacks_of(board, norm, goal):
         for m, model in enumerate(found.models):
             if known_to in wanted:
                 there = found.known[m]
-                rows.setdefault(model, []).append(
-                    (found.samples[there], there[there], there[there], found.ends[m][there])
-                )
+                mine = found.samples[there], found.ends[m][there]
+                rows.setdefault(model, []).append(mine)
     best = {}
     for model, some in rows.items():
         common = some[0][0]
         for ids, *_ in some[1:]:
             common = np.intersect1d(common, ids)
-        best[model] = (common, np.minimum.reduce([e[places(i, common)] for i, _, _, e in some]))
+        best[model] = (common, np.minimum.reduce([e[places(i, common)] for i, e in some]))
     return best
 
 

@@ -13,6 +13,8 @@ from besiege.studies.study import STUDIES, Study
 _DIFFERS = (
     "Networks and seeds are ours, or published by others: no figure is expected to be the printed "
     "one. A model of theirs without a counterpart is listed as absent.",
+    "Images of imagenet-sample are a public sample of one image of each class, and no validation "
+    "images of ImageNet: networks may have been trained on them.",
     "Budget curves follow from the smallest perturbation of each image. A search doubles and "
     "bisects the budget to 1 % (3 % for score attacks), FGSM is scanned over 32 equal budgets, and "
     "an image's distance is that of its adversarial image, never the budget tried.",
@@ -21,7 +23,6 @@ _DIFFERS = (
     "The smallest perturbation of a randomised model is one lucky draw. Such models have a few "
     "budgets with gradients averaged over 10 draws, score attacks at the standard budget, and no "
     "decision attacks, which would need votes.",
-    "Targeted attacks run on images that are classified correctly; theirs run on all.",
     "The presets have the steps of the text, 0.15 of the budget; their code has 1.5 budgets in all "
     "in its searches. Both forms have names, such as bim@realsafe and bim@realsafe-code.",
     "Boundary and Evolutionary start as the publication says, and the start is charged.",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
-from besiege.bench.board import Board
+from besiege.bench.board import Board, Mask
 from besiege.bench.display import Grid, rows_of
 from besiege.core.errors import UnknownNameError
 from besiege.metrics.distances import quantile
@@ -27,6 +28,7 @@ from besiege.studies.realsafe.reading import (
     Ends,
     attacks_of,
     budget,
+    progress,
     worst,
 )
 from besiege.studies.study import Table
@@ -35,28 +37,49 @@ ABSENT = "absent"
 
 
 def entries(board: Board) -> Iterator[dict[str, Any]]:
-    """The numbers of Table 3: median distance and accuracy of every attack and model."""
+    """The numbers of Table 3: median distance and accuracy of every attack and model.
+
+    A score attack that was run at the budget only has an accuracy, and no median.
+    """
     eps, _ = budget(board, "linf")
     data = {cell.data for cell in board.cells}
+    searched = set()
     for knowledge, attack, found in attacks_of(board, "linf", UNTARGETED):
+        searched.add((knowledge, attack))
         for m, model in enumerate(found.models):
-            mine, held = found.ends[m][found.known[m]], found.held(eps)[m]
-            rate = Rate.of(int(held.sum()), len(mine))
-            printed = TABLE_3.get((WORDS[knowledge], attack, model)) if "cifar10" in data else None
-            yield {
-                "knowledge": WORDS[knowledge],
-                "attack": attack,
-                "model": model,
-                "median": quantile(mine),
-                "accuracy": rate.value,
-                "accuracy_low": rate.low,
-                "accuracy_high": rate.high,
-                "images": rate.count,
-                "eps": eps,
-                "printed_model": MODELS[model] if printed else "",
-                "printed_median": printed[0] if printed else np.nan,
-                "printed_accuracy": printed[1] / 100 if printed else np.nan,
-            }
+            median = quantile(found.ends[m][found.known[m]])
+            about = WORDS[knowledge], attack, model
+            yield _entry(about, median, found.held(eps)[m], found.known[m], eps, data)
+    for attack in ORDER[SCORES]:
+        with suppress(UnknownNameError):
+            found = progress(board, attack, "linf", UNTARGETED)
+            if (SCORES, attack) not in searched:
+                for m, model in enumerate(found.models):
+                    held = found.known[m] & np.isinf(found.ends[m])
+                    about = WORDS[SCORES], attack, model
+                    yield _entry(about, np.nan, held, found.known[m], eps, data)
+
+
+def _entry(
+    about: tuple[str, str, str], median: float, held: Mask, known: Mask, eps: float, data: set[str]
+) -> dict[str, Any]:
+    rate = Rate.of(int(held.sum()), int(known.sum()))
+    printed = TABLE_3.get(about) if "cifar10" in data else None
+    knowledge, attack, model = about
+    return {
+        "knowledge": knowledge,
+        "attack": attack,
+        "model": model,
+        "median": median,
+        "accuracy": rate.value,
+        "accuracy_low": rate.low,
+        "accuracy_high": rate.high,
+        "images": rate.count,
+        "eps": eps,
+        "printed_model": MODELS[model] if printed else "",
+        "printed_median": printed[0] if printed else np.nan,
+        "printed_accuracy": printed[1] / 100 if printed else np.nan,
+    }
 
 
 def table_3(board: Board) -> Grid:
@@ -82,6 +105,8 @@ def table_3(board: Board) -> Grid:
         f"{among} images of {board.cells[0].data}. An image that is misclassified when clean has "
         "distance 0, one that was never broken infinity. "
     )
+    if any(np.isnan(one["median"]) for one in found):
+        note += "Without a median: run at the budget only. "
     if any(one["printed_model"] for one in found):
         note += "In brackets: printed in the publication for its own network of that kind. "
     note += _substitutes(board)
@@ -101,6 +126,8 @@ def _pair(one: Mapping[str, Any] | None, nothing: str) -> str:
 
 
 def _size(value: float) -> str:
+    if np.isnan(value):
+        return "-"
     return f"{value:.3f}".replace("0.", ".", 1) if np.isfinite(value) else "inf"
 
 
@@ -120,21 +147,26 @@ def success(board: Board) -> Grid:
     if not found:
         raise UnknownNameError("no attack was run at a standard budget")
     rows = tuple(
-        (
-            f"{one['norm']} {one['goal']}, {one['knowledge']} {one['attack']}, {one['model']}",
-            f"{100 * one['of_correct']:.1f} % of {one['correct']:,}",
-            f"{100 * one['of_all']:.1f} % of {one['images']:,}",
-        )
+        (f"{one['norm']} {one['goal']}, {one['knowledge']} {one['attack']}, {one['model']}",
+         *_in_words(one))
         for one in found
-    )
+    )  # fmt: skip
     note = (
         "An untargeted attack is rated among the images that were classified correctly before. The "
-        "publication rates a targeted attack among all images, its code among those not already "
-        "classified as the target. Images that are misclassified when clean are not attacked here, "
-        "and count as no success among all."
+        "publication rates a targeted attack among all images, its code among those not classified "
+        "as the target already: an image that is misclassified when clean counts where it is "
+        "brought to its target. No targeted rate says how robust a model is."
     )
-    heads = ("attack on model", "of the correctly classified", "of all")
+    heads = ("attack on model", "success rate", "with another denominator")
     return Grid("Success rates", heads, rows, note, rows_of(found))
+
+
+def _in_words(one: Mapping[str, Any]) -> tuple[str, str]:
+    """A success rate with the denominator of its goal, and with the other one."""
+    of_all = f"{100 * one['of_all']:.1f} % of all {one['images']:,}"
+    if one["goal"] == UNTARGETED:
+        return f"{100 * one['of_correct']:.1f} % of {one['correct']:,} correct when clean", of_all
+    return of_all, f"{100 * one['of_others']:.1f} % of {one['others']:,} not the target already"
 
 
 def _success(board: Board) -> Iterator[dict[str, Any]]:
@@ -152,9 +184,12 @@ def _rates(
         known = found.known[m]
         right = known & found.correct[m]
         held = int(found.held(eps)[m].sum())
-        broken = int((right & (found.ends[m] <= eps * (1 + ROUNDING))).sum())
+        broken = right & (found.ends[m] <= eps * (1 + ROUNDING))
         images, correct = int(known.sum()), int(right.sum())
-        must_agree(images, correct, held, broken)
+        must_agree(images, correct, held, int(broken.sum()))
+        aimed = found.aimed[m] if goal == TARGETED else np.where(broken, found.ends[m], np.inf)
+        reached = known & (aimed <= eps * (1 + ROUNDING))
+        others = known & (aimed > 0) if goal == TARGETED else right
         yield {
             "norm": norm,
             "goal": goal,
@@ -163,10 +198,17 @@ def _rates(
             "model": model,
             "images": images,
             "correct": correct,
-            "broken": broken,
-            "of_correct": broken / correct if correct else np.nan,
-            "of_all": broken / images,
+            "broken": int(broken.sum()),
+            "reached": int(reached.sum()),
+            "others": int(others.sum()),
+            "of_correct": _part(broken, right),
+            "of_all": _part(reached, known),
+            "of_others": _part(reached & others, others),
         }
+
+
+def _part(some: Mask, of: Mask) -> float:
+    return float(some.sum() / of.sum()) if of.any() else np.nan
 
 
 def must_agree(images: int, correct: int, held: int, broken: int) -> None:

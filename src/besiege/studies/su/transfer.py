@@ -25,6 +25,8 @@ TOP = 5
 """A targeted image transfers if the target class is among so many classes."""
 CHANCE = 2.0
 """Clean accuracy below so many times that of guessing means other classes, or a shifted index."""
+ENOUGH = 50
+"""From so many images on: at an accuracy of 10 % all of them are wrong in 0.5 % of the cases."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,7 +135,7 @@ def crossed(
                 raise InputError(f"{source} and {target} have other labels for the same images")
             hit[s, t] = _hits(rows, top, f"{source} -> {target}")
             right[s, t] = rows["correct"].astype(bool)
-            _must_read(target, float(right[s, t].mean()), classes)
+            must_read(target, right[s, t], classes)
     own = np.arange(len(models))
     return Crossed(tuple(models), right[own, own], hit, right)
 
@@ -149,9 +151,14 @@ def _hits(rows: Rows, top: int | None, pair: str) -> Mask:
     return np.asarray(rows["rank"] <= top)
 
 
-def _must_read(model: str, accuracy: float, classes: int) -> None:
-    """Refuse a target with other classes than its source, or classes counted from 1."""
-    if accuracy < CHANCE / classes:
+def must_read(model: str, right: Mask, classes: int) -> None:
+    """Refuse a target with other classes than its source, or classes counted from 1.
+
+    `right` says which clean images it classifies correctly, as it sees them. Of few images hardly
+    any may be right by chance.
+    """
+    accuracy = float(right.mean())
+    if len(right) >= ENOUGH and accuracy < CHANCE / classes:
         raise InputError(
             f"{model} classifies {100 * accuracy:.1f} % of the adapted clean images correctly, "
             f"where guessing does {100 / classes:.1f} %: its classes are others, or are counted "
@@ -193,7 +200,15 @@ def _means(
     drawn = Resampling.of(given.hit.shape[2], resamples_of(level), seed)
     flat = (n * n, given.hit.shape[2])
     many = drawn.means(given.hit.reshape(flat), made.reshape(flat)).reshape(-1, n, n)
-    means = np.nanmean(np.where(others, many, np.nan), axis=1 + axis)
-    value = np.nanmean(np.where(others, rate, np.nan), axis=axis)
-    low, high = np.nanquantile(means, ((1 - level) / 2, (1 + level) / 2), axis=0)
+    value = _mean_of(rate, others, axis)
+    # A resample without any image of a source says nothing about it.
+    means = np.where(np.isnan(one := _mean_of(many, others, 1 + axis)), value, one)
+    low, high = np.quantile(means, ((1 - level) / 2, (1 + level) / 2), axis=0)
     return Interval(value, low, high)
+
+
+def _mean_of(rates: NDArray[np.generic], some: Mask, axis: int) -> Numbers:
+    """Means of some rates along an axis, without those that are not known; NaN without any."""
+    there = some & ~np.isnan(rates)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.where(there, rates, 0).sum(axis) / there.sum(axis), np.float64)
