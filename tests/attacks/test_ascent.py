@@ -17,6 +17,7 @@ from torch.nn import functional
 from besiege.attacks.ascent import Ascent
 from besiege.attacks.attack import Attack, parse
 from besiege.attacks.directions import (
+    Adam,
     Chain,
     Diverse,
     Momentum,
@@ -29,6 +30,7 @@ from besiege.attacks.directions import (
 from besiege.attacks.losses import Margin, cross_entropy, margin
 from besiege.attacks.pieces import Constant, Signs, Spread, Uniform
 from besiege.core.answer import Answer
+from besiege.core.ball import ball
 from besiege.core.samples import Samples
 from besiege.core.siege import Siege
 from besiege.core.threat import L1, L2, Goal, Linf, Norm, Threat
@@ -529,3 +531,21 @@ def test_a_user_written_attack_sees_what_the_contract_shows() -> None:
     assert 0 < int(mine.success.sum()) < 16
     assert torch.equal(mine.images, table.images)
     assert torch.equal(mine.queries, table.queries)
+
+
+def test_adam_takes_the_steps_of_torch() -> None:
+    generator = torch.Generator().manual_seed(0)
+    slopes = [torch.randn(3, 1, 4, 4, generator=generator, dtype=torch.float64) for _ in range(6)]
+    theirs = torch.zeros(3, 1, 4, 4, dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.Adam([theirs], lr=0.02, eps=0.0)
+    ours, part = torch.zeros(3, 1, 4, 4, dtype=torch.float64), Adam()
+    around = ball(Linf, ours, torch.full((3,), 0.5, dtype=torch.float64), (-1.0, 1.0))
+    memory = part.init(ours)
+    for slope in slopes:
+        theirs.grad = -slope  # torch descends
+        optimizer.step()
+        g, memory = part.turn(slope, memory)
+        ours = ours + part.move(g, ours, around, torch.full((3,), 0.02, dtype=torch.float64))
+    assert torch.allclose(ours, theirs.detach(), atol=1e-12)
+    tiny, _ = part.turn(slopes[0].float() * 1e-30, part.init(ours.float()))
+    assert torch.allclose(tiny, slopes[0].float().sign()), "small gradients do not vanish"

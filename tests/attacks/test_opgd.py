@@ -11,7 +11,7 @@ from torch import Tensor
 
 import besiege
 from besiege.attacks.attack import parse
-from besiege.attacks.losses import margin
+from besiege.attacks.losses import Weighed, margin
 from besiege.attacks.opgd import Fooling, Hiding, Selected, joint, orthogonal
 from besiege.core.answer import Aim
 from besiege.core.victim import Victim
@@ -68,6 +68,19 @@ def test_losses_see_all_columns() -> None:
     assert Fooling.unfolded and Hiding.unfolded and Selected.unfolded
     aimed = Aim(torch.tensor([0]), torch.tensor([1]))
     assert float(Fooling(2)(torch.tensor([[2.0, 1.0, 9.0]]), aimed)) == -1
+
+
+def test_a_weighed_rejection_lowers_the_margin_by_its_excess() -> None:
+    loss = Weighed(0.25, most=1.5)
+    # Right and rejected by 3; wrong by 2, capped, and accepted; wrong by 2 and rejected by 1.
+    assert torch.equal(loss(LOGITS, replaced(AIM)), torch.tensor([-1.75, 1.5, 1.25]))
+    assert torch.equal(loss(LOGITS[:, :2], replaced(AIM)), torch.tensor([-1.0, 1.5, 1.5]))
+    assert Weighed.unfolded
+
+
+def replaced(aim: Aim) -> Aim:
+    """The aim with clean logits, which tell how many classes there are."""
+    return Aim(aim.labels, aim.targets, LOGITS[:, :2])
 
 
 def test_on_a_victim_without_rejection_it_is_pgd() -> None:

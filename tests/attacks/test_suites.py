@@ -302,11 +302,14 @@ def test_the_suites_are_the_published_ones() -> None:
     assert suite("standard").attacks_for(Linf) == suite("standard").attacks_for(L2)
     adaptive = suite("adaptive")
     usual, drawn = adaptive.attacks, adaptive.stochastic
-    assert adaptive.attacks_for(Linf, rejects=True) == (*usual, "opgd")
+    last = adaptive.rejecting[-1]
+    assert "weighed" in last, "another weight of the rejection finds what the fold leaves"
+    assert adaptive.attacks_for(Linf, rejects=True) == (*usual, "opgd", last)
     both = adaptive.attacks_for(Linf, stochastic=True, rejects=True)
-    assert both == (*drawn, "averaged(opgd, 20)"), "what rejects may be stochastic, too"
+    averaged = ("averaged(opgd, 20)", f"averaged({last}, 20)")
+    assert both == (*drawn, *averaged), "what rejects may be stochastic, too"
     pooled = adaptive.attacks_for(Linf, stochastic=True, pooled=True, rejects=True)
-    assert pooled == (*adaptive.pooled, "opgd")
+    assert pooled == (*adaptive.pooled, "opgd", last)
     assert suite("standard").attacks_for(Linf, rejects=True) == suite("standard").attacks
     assert suite("standard").attacks_for(L2) == ("apgd", "apgdt", "fabt", "square")
     assert suite("standard").attacks_for(L1)[:2] == ("apgd(restarts=5)", "apgdt(targets=5)")

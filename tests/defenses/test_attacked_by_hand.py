@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 import besiege
+from besiege.attacks.suites import suite
+from besiege.core.threat import Linf
 from besiege.defenses import Detected, load
 
 CIFAR10 = "public:cifar10_resnet20+detector('zoo:cifar10-{}')"
@@ -70,3 +72,22 @@ def test_a_plain_script_leaves_no_fewer_images(
         if not len(left):
             break
     assert len(left) <= int((~plain).sum())
+
+
+LEFT = (17, 30, 35, 54, 71, 82, 102)
+"""Images of MNIST's test set that apgdt, opgd and apgd(loss=dlr) leave of MagNet."""
+
+
+def test_the_adaptive_suite_breaks_what_its_folded_losses_leave_of_magnet() -> None:
+    victim = load(MNIST.format("magnet"))
+    data = besiege.data.load("mnist")
+    chosen = data.take(torch.isin(data.ids, torch.tensor(LEFT)))
+    last = suite("adaptive").attacks_for(Linf, rejects=True)[-1]
+
+    def broken(attack: str) -> int:
+        images, labels = chosen.images, chosen.labels
+        found = besiege.attack(attack, victim, images, labels, threat="linf:0.3", ids=chosen.ids)
+        return int(found.success.sum())
+
+    assert broken(last) == len(LEFT)
+    assert broken(last.replace("loss=weighed", "loss=margin")) < len(LEFT) / 2

@@ -128,6 +128,35 @@ class Momentum(Part):
         return summed, (summed, *memory[1:])
 
 
+@piece("adam")
+@dataclass(frozen=True)
+class Adam(Part):
+    """Steps of Adam, with decays 0.9 and 0.999 (Kingma and Ba 2015).
+
+    In linf a pixel value whose gradient keeps its sign moves by the whole step, and one whose
+    gradient alternates moves less: unlike signs, such steps end between two losses that compete. In
+    other norms the step is scaled to its length.
+    """
+
+    def init(self, x: Tensor) -> Memory:
+        # In float64: squares of small gradients are zero in float32.
+        still = torch.zeros_like(x, dtype=torch.float64)
+        return still, still, still.new_zeros(len(x))
+
+    def turn(self, g: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+        first, second, count = memory
+        count = count + 1
+        first = 0.9 * first + 0.1 * g
+        second = 0.999 * second + 0.001 * g.double().square()
+        along, size = (
+            part / rowwise(1 - decay**count, g) for part, decay in ((first, 0.9), (second, 0.999))
+        )
+        return (along / size.sqrt().clamp_min(1e-150)).to(g), (first, second, count)
+
+    def move(self, g: Tensor, x: Tensor, ball: Ball, size: Tensor) -> Tensor:
+        return ball.drift(g, size)
+
+
 @piece("nesterov")
 @dataclass(frozen=True)
 class Nesterov(Momentum):

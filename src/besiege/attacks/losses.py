@@ -7,7 +7,7 @@ row leaves its label, targeted ones as it approaches its target.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -224,6 +224,40 @@ class ProbabilityMargin:
         usual = now if aim.clean is None else _lead(aim.clean)
         temper = torch.maximum(usual / self.reach, now / _FAR).clamp_min(1.0)
         return Margin()(functional.softmax(logits / temper[:, None], dim=1), aim)
+
+
+@piece("weighed")
+@dataclass(frozen=True)
+class Weighed:
+    """The margin of the classifier, minus the weighed excess of the rejection.
+
+    ``min(m, most) - weight * max(r, 0)``: m is the margin, and r how far the column of rejection is
+    above the top logit. For other losses the label's logit is the larger of itself and the
+    rejection, which is a weight of 1 once the classifier is wrong: where the score is steep, the
+    search then returns to the label. On a model that rejects nothing it is ``min(m, most)``.
+
+    Parameters
+    ----------
+    weight : float
+        Weight of the rejection.
+    most : float
+        Margin from which only the rejection counts.
+    """
+
+    weight: float = number(0.1, above=0)
+    most: float = number(1.0, above=0)
+    unfolded: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    def __call__(self, logits: Tensor, aim: Aim) -> Tensor:
+        classes = logits.shape[1] if aim.clean is None else aim.clean.shape[1]
+        lead = Margin()(logits[:, :classes], aim).clamp_max(self.most)
+        if logits.shape[1] == classes:
+            return lead
+        above = logits[:, classes] - logits[:, :classes].amax(1)
+        return lead - self.weight * above.clamp_min(0)
 
 
 @piece("divergence")
