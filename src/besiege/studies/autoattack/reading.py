@@ -129,8 +129,8 @@ def share(hits: int, open_: int, count: int, level: float, words: str) -> Measur
     _, high = clopper_pearson(hits + open_, count, level)
     if count < FEWEST:
         low, high = 0.0, 1.0
-    said = labelled(count, words)
-    return Measured(hits / count, low, high, count, level, caveat=said, unit="models")
+    said, needed = labelled(count, words), FEWEST if count < FEWEST else None
+    return Measured(hits / count, low, high, count, level, needed, said, "models")
 
 
 def labelled(count: int, words: str = "") -> str:
