@@ -30,7 +30,7 @@ import besiege
 from besiege.core.dice import Dice
 from besiege.core.victim import Victim
 from besiege.defenses import Detected, Median, load
-from besiege.metrics.intervals import Rate
+from besiege.metrics import Rate
 
 # A script finds its neighbours, not its package: the root makes it one.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))

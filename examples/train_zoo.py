@@ -6,6 +6,7 @@ python examples/train_zoo.py mnist-pat                     # half an hour on a C
 python examples/train_zoo.py cifar10-trades                # 10 minutes on an H200
 python examples/train_zoo.py cifar10-igr cifar10-eat       # both at once, on one GPU
 python examples/train_zoo.py mnist-pat --measure           # every figure of a shipped card
+python examples/train_zoo.py mnist-pat --measure --write   # ... which goes into the card
 python examples/train_zoo.py --list
 
 On a CPU, with the torch version of their cards, models are reproduced bit by bit. On a GPU sums
@@ -21,7 +22,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -36,7 +36,7 @@ from besiege.core.errors import near
 from besiege.core.files import replace_file
 from besiege.defenses import load
 from besiege.metrics import Rate
-from besiege.models.catalogue import layer_of, zoo_card
+from besiege.models.catalogue import ZOO, layer_of, zoo_card
 from besiege.models.sources import load_network
 from besiege.training import fit, recipe
 from besiege.training.objectives import Step
@@ -206,6 +206,8 @@ def measured(model: Model, source: str, count: int | None, folder: Path) -> dict
 
     The evaluations lie in `folder`, so that an interrupted measurement resumes.
     """
+    # For measuring only: training computes in bfloat16 where its recipe says so.
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     victim = load(source)
     test = besiege.data.load(model.data, "test", count=count)
     few = test.subset(min(FEW, len(test)), SEED)
@@ -311,31 +313,55 @@ def make(name: str, folder: Path, count: int | None) -> None:
             about={"command": f"python examples/train_zoo.py {name}", "licence": "MIT"},
         )
         print(f"{name}: trained in {time.monotonic() - begun:.0f} s", flush=True)
-    # For measuring only: training computes in bfloat16 where its recipe says so.
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     card = json.loads(path.read_text())
     if "source" not in card:  # it goes when the figures come
         print(name, card.get("accuracy") or card["measured"])
         return
+    source = card.pop("source")
     if is_network(model):
-        card |= {"measured": network_figures(model, card.pop("source"))}
-        replace_file(path, (json.dumps(card, indent=2) + "\n").encode())
-        print(name, card["measured"])
-        return
-    figures = measured(model, card.pop("source"), count, folder / f"{name}-measured")
-    also = {text: figures.pop(text) for text in model.also}
-    card |= {"threat": model.threat, "accuracy": figures, **({"also": also} if also else {})}
-    expected = {figure: text for figure, text in model.expected.items() if text}
-    card |= {"expected": expected} if expected else {}
+        figures = network_figures(model, source)
+    else:
+        figures = measured(model, source, count, folder / f"{name}-measured")
+    card = with_figures(model, card, figures)
     replace_file(path, (json.dumps(card, indent=2) + "\n").encode())
-    print(name, card["accuracy"])
+    print(name, figures)
 
 
-def together(names: list[str], folder: Path, many: int) -> int:
-    """Train so many models at once, each in a process of its own: small ones leave a GPU idle."""
+def measure_again(name: str, count: int | None, folder: Path, write: bool) -> None:
+    """Show every figure of a shipped card beside what is measured now; or write what is measured.
+
+    Evaluations lie in the folder, so that an interrupted measurement resumes.
+    """
+    model, card = MODELS[name], zoo_card(name)
+    if is_network(model):
+        figures, stated = network_figures(model, f"zoo:{name}"), card["measured"]
+    else:
+        place = folder / f"{name}-measured-{count or 'all'}"
+        figures = measured(model, f"zoo:{name}", count, place)
+        stated = card["accuracy"] | card.get("also", {})
+    print(name, "stated  ", stated)
+    print(name, "measured", figures)
+    if write:
+        card = with_figures(model, card, figures)
+        replace_file(ZOO / f"{name}.json", (json.dumps(card, indent=2) + "\n").encode())
+
+
+def with_figures(model: Model, card: dict[str, Any], figures: dict[str, str]) -> dict[str, Any]:
+    """A card with what was measured and what was expected."""
+    if is_network(model):
+        return card | {"measured": figures}
+    also = {text: figures[text] for text in model.also}
+    accuracy = {name: text for name, text in figures.items() if name not in also}
+    expected = {figure: text for figure, text in model.expected.items() if text}
+    found = {"threat": model.threat, "accuracy": accuracy, "also": also, "expected": expected}
+    return card | {name: value for name, value in found.items() if value}
+
+
+def together(names: list[str], options: list[str], many: int) -> int:
+    """So many models at once, each in a process of its own: small ones leave a GPU idle."""
 
     def one(name: str) -> int:
-        part = [sys.executable, __file__, name, "--folder", str(folder)]
+        part = [sys.executable, __file__, name, *options]
         return subprocess.run(part, env={**os.environ, "OMP_NUM_THREADS": "1"}).returncode
 
     begun = time.monotonic()
@@ -352,6 +378,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--folder", type=Path, default=Path("zoo"))
     parser.add_argument("--measure", action="store_true", help="only measure the shipped weights")
+    parser.add_argument("--write", action="store_true", help="and write the figures to their cards")
     parser.add_argument("--count", type=int, help="measure on this many test images only")
     parser.add_argument("--at-once", type=int, default=10, help="processes of several models")
     parser.add_argument("--list", action="store_true", help="list the models")
@@ -363,21 +390,14 @@ def main() -> int:
     for name in given.names:
         if name not in MODELS:
             parser.error(f"no model is called '{name}': {near(name, MODELS)}")
-    if given.measure:
-        for name in given.names:
-            if is_network(MODELS[name]):
-                print(name, "stated  ", zoo_card(name)["measured"])
-                print(name, "measured", network_figures(MODELS[name], f"zoo:{name}"))
-                continue
-            card = zoo_card(name)
-            print(name, "stated  ", card["accuracy"] | card.get("also", {}))
-            with tempfile.TemporaryDirectory() as place:
-                figures = measured(MODELS[name], f"zoo:{name}", given.count, Path(place))
-            print(name, "measured", figures)
-        return 0
     if len(given.names) > 1:
-        return together(given.names, given.folder, given.at_once)
-    make(given.names[0], given.folder, given.count)
+        options = [word for word in sys.argv[1:] if word not in given.names]
+        return together(given.names, options, given.at_once)
+    (name,) = given.names
+    if given.measure:
+        measure_again(name, given.count, given.folder, given.write)
+    else:
+        make(name, given.folder, given.count)
     return 0
 
 

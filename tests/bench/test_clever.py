@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,11 @@ from besiege.bench.benchmark import read_benchmark
 from besiege.bench.expanding import declared
 from besiege.bench.overview import open_run
 from besiege.bench.reading import gather
+from besiege.bench.summaries import outcomes_of, summary_of
 from besiege.bench.work_estimate import Event
 from besiege.core.errors import BesiegeError, InputError, ThreatError
 from besiege.metrics.clever import CleverFigures
+from besiege.metrics.outcomes import Outcomes
 from besiege.metrics.registry import registered
 from besiege.metrics.rows import Rows
 from besiege.models import Classifier
@@ -80,6 +83,24 @@ def test_every_image_has_a_row(whole: tuple[Path, besiege.Evaluation]) -> None:
     shorter = rows_of(folder.parent / "few")
     assert np.array_equal(shorter["score"], rows["score_25"], equal_nan=True)
     assert found.figures.plain()["clever"]["median"] == value.median
+
+
+def _same(one: Any, other: Any) -> bool:
+    exact = one.dtype.kind != "f"
+    return bool(np.array_equal(one, other) if exact else np.array_equal(one, other, equal_nan=True))
+
+
+def test_kept_outcomes_are_those_that_were_computed(
+    whole: tuple[Path, besiege.Evaluation],
+) -> None:
+    store, run = open_run(whole[0])
+    computed = Outcomes.of(gather(store, run.plans[0]).evidence)
+    summary_of(store, run.plans[0])  # writes them
+    kept = outcomes_of(store, run.plans[0])
+    for one in fields(Outcomes):
+        mine, theirs = getattr(computed, one.name), getattr(kept, one.name)
+        assert mine == theirs if one.name == "attacks" else _same(mine, theirs)
+    assert np.isfinite(kept.estimate).any() and np.isfinite(kept.estimates[:, 0]).any()
 
 
 def test_killed_and_resumed_the_same_records(

@@ -50,6 +50,22 @@ def test_the_interval_of_the_slope_covers_a_known_law() -> None:
     assert 0.93 <= covered / 1000 <= 0.97
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("median", [False, True])
+def test_few_images_flatten_the_line_and_the_interval_knows(median: bool) -> None:
+    """200 images, errors down to 5 %: in 90 % at least, which percentiles do not reach."""
+    rates, covered = np.array([0.05, 0.1, 0.15, 0.2, 0.3, 0.4]), 0
+    for seed in range(400):
+        generator = np.random.default_rng(seed)
+        wrong = generator.random((6, 200)) < rates[:, None]
+        ease, own = generator.normal(size=200), generator.normal(size=(6, 200))
+        sizes = 0.1 + SLOPE * np.log(rates)[:, None] + 0.03 * (0.7 * ease + 0.7 * own)
+        line = law_of(wrong, sizes, ~wrong, seed=seed, median=median).of_all
+        assert line is not None
+        covered += line.slope[1] <= SLOPE <= line.slope[2]
+    assert 0.915 <= covered / 400 <= 0.975
+
+
 def test_a_dominated_model_is_left_out() -> None:
     wrong, sizes = simulated(1, 2000)
     worse = np.insert(sizes, 2, sizes[1] - 0.02, axis=0), np.insert(wrong, 2, wrong[3], axis=0)

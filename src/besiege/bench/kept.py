@@ -10,6 +10,7 @@ import struct
 from contextlib import suppress
 from dataclasses import fields
 
+import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
@@ -23,8 +24,11 @@ FOLDER = "figures"
 
 def keep(store: Store, name: str, found: Outcomes, stamp: str) -> None:
     """Write the outcomes of a complete evaluation; a read-only folder works without a cache."""
+    # safetensors writes the memory of an array as it lies: that of a part of one is another's.
     arrays = {
-        one.name: getattr(found, one.name) for one in fields(Outcomes) if one.name != "attacks"
+        one.name: np.ascontiguousarray(getattr(found, one.name))
+        for one in fields(Outcomes)
+        if one.name != "attacks"
     }
     about = {"stamp": stamp, "attacks": json.dumps(found.attacks)}
     with suppress(OSError, StoreError):

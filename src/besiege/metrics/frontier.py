@@ -250,16 +250,26 @@ def _line(
         return None
     slope, intercept = _least_squares(np.log(error[some]), mean[some])
     slopes, intercepts = _least_squares(np.log(errors[:, some]), means[:, some])
-    tails = ((1 - level) / 2, (1 + level) / 2)
     fitted = slope * np.log(error[some]) + intercept
     spread = np.square(mean[some] - mean[some].mean()).sum()
     left = np.square(mean[some] - fitted).sum()
     return Line(
-        (float(slope), *np.quantile(slopes, tails).tolist()),
-        (float(intercept), *np.quantile(intercepts, tails).tolist()),
+        (float(slope), *_ends(float(slope), slopes, level)),
+        (float(intercept), *_ends(float(intercept), intercepts, level)),
         float(1 - left / spread) if spread > 0 else 1.0,
         int(some.sum()),
     )
+
+
+def _ends(value: float, drawn: Numbers, level: float) -> tuple[float, float]:
+    """The ends of an interval: how far resamples lie from the value, to the other side.
+
+    Uncertain errors flatten a line, and those of resamples flatten it once more: their percentiles
+    would be off by twice as much. Of 200 images they held 89 to 90 % in place of 95 %, these 93 to
+    95 % (tests/metrics/test_frontier.py).
+    """
+    low, high = np.quantile(drawn, ((1 - level) / 2, (1 + level) / 2))
+    return float(2 * value - high), float(2 * value - low)
 
 
 def _least_squares(x: Numbers, y: Numbers) -> tuple[Numbers, Numbers]:
