@@ -20,4 +20,5 @@ def test_every_mutant_has_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     assert len(places) > 150 and [what for count, what in places if count != 1] == []
     names = {name.partition("::")[0] for one in mutants for name in one.tests}
-    assert [name for name in sorted(names) if not (ROOT / name).exists()] == []
+    files = {name for name in names if name.endswith(".py")}
+    assert len(files) > 20 and all((ROOT / name).exists() for name in files)
