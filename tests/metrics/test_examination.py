@@ -58,3 +58,30 @@ def test_the_rule_is_that_of_what_broke_most(
     assert found.number == f"{noise + square + other} of {LEFT} images"
     assert ("random points" in found.seen) == (rule == "W10")
     assert ("other attacks" in found.seen) == (rule == "W10" and square + other > 0)
+
+
+@pytest.mark.parametrize(
+    ("left", "broken", "outcome", "allowed"),
+    [
+        (25, 1, "passed", True),
+        (25, 2, "failed", False),
+        (50, 1, "passed", False),
+        (100, 2, "passed", False),
+        (100, 3, "failed", False),
+    ],
+)
+def test_a_single_image_is_allowed_and_the_check_says_so(
+    left: int, broken: int, outcome: str, allowed: bool
+) -> None:
+    success = np.zeros(N, bool)
+    success[N - broken :] = True
+    square = trial("square", 0, guard=True, columns={"success": success}, access="score")
+    case = evidence(trial("pgd", N - left), square, others={"examine": Rows({})})
+    found = examination_figures(Case(case))
+    assert found is not None
+    one = found.checks[0]
+    assert one.outcome == outcome
+    assert ("a single image is allowed" in one.number) == allowed
+    assert "a single image is allowed" in one.meaning
+    if outcome == "failed":
+        assert one.seen.endswith(f"; at most {left // 50 or 1} of them may be broken.")

@@ -19,6 +19,8 @@ ACTIVE = "the attacks find known examples"
 """The check of the active test."""
 FEW = 0.02
 """The largest share of what gradient-based attacks left that others may break."""
+ALONE = 1
+"""So many images are allowed even where they are a larger share: one is no pattern."""
 ADVICE = (
     "Gradients are masked, so gradient-based attacks say little about this model: attack what "
     "masks them (a surrogate for layers without gradients, averaged(...) for stochastic models)."
@@ -78,8 +80,10 @@ def _without_gradients(evidence: Evidence) -> Check:
         )
     tried, broken = _tried(evidence, seeing, blind)
     number = f"{broken} of {tried} images"
-    if broken <= max(1, FEW * tried):
-        return Check(name, "passed", number)
+    allowed = max(ALONE, FEW * tried)
+    if broken <= allowed:
+        lenient = broken > FEW * tried
+        return Check(name, "passed", number + (": a single image is allowed" if lenient else ""))
     what, rule = "attacks without its gradients", "W08"
     elsewhere = [trial for trial in blind if trial.access == "transfer"]
     at_random = [trial for trial in blind if trial.random]
@@ -90,7 +94,7 @@ def _without_gradients(evidence: Evidence) -> Check:
         what += "" if by_them == broken else " and other attacks without its gradients"
     seen = (
         f"{what} broke {broken} of the {tried} images they were tried on, all of which had "
-        "withstood the gradient-based attacks."
+        f"withstood the gradient-based attacks; at most {int(allowed)} of them may be broken."
     )
     return Check(name, "failed", number, seen, ADVICE, rule)
 
