@@ -5,12 +5,12 @@ import pytest
 from besiege.core.errors import Finding, Level
 from besiege.core.examination import MEANINGS, Check, Examination
 from besiege.evaluation import active, nearby, sameness, slope_checks
-from besiege.metrics.examination import ACTIVE, _without_gradients
+from besiege.metrics.examination import ACTIVE, KNOWING, _without_gradients
 
 
 def test_every_check_says_what_it_does() -> None:
     names = {slope_checks.OF_THE_ANSWERS, slope_checks.WITHIN_THE_BUDGET, nearby.NAME, active.NAME}
-    names |= {sameness.NAME, sameness.AGAIN, ACTIVE}
+    names |= {sameness.NAME, sameness.AGAIN, ACTIVE, KNOWING}
     (rest,) = set(MEANINGS) - names
     assert names < set(MEANINGS) and rest in str(_without_gradients.__code__.co_consts)
     assert Check("another", "passed").meaning == ""

@@ -8,7 +8,7 @@ from tests.metrics.test_warnings import N, evidence, trial
 
 from besiege.core.examination import Check
 from besiege.metrics.evidence import Trial
-from besiege.metrics.examination import examination_figures
+from besiege.metrics.examination import KNOWING, examination_figures
 from besiege.metrics.registry import Case
 from besiege.metrics.rows import Rows
 
@@ -85,3 +85,41 @@ def test_a_single_image_is_allowed_and_the_check_says_so(
     assert "a single image is allowed" in one.meaning
     if outcome == "failed":
         assert one.seen.endswith(f"; at most {left // 50 or 1} of them may be broken.")
+
+
+def ignoring(broken: int) -> Trial:
+    """An attack that ignores the defense, which breaks the last samples only."""
+    success = np.arange(N) >= N - broken
+    text = "oblivious(pgd)"
+    return trial(text, 0, columns={"success": success}, access="transfer", oblivious=True)
+
+
+def test_an_attack_that_ignores_the_defense_is_not_one_without_gradients() -> None:
+    case = evidence(trial("pgd", N - LEFT), ignoring(9), others={"examine": Rows({})})
+    found = examination_figures(Case(case))
+    assert found is not None
+    first, second = found.checks[:2]
+    assert (first.outcome, first.rule) == ("not run", "")
+    assert (second.name, second.outcome, second.rule) == (KNOWING, "failed", "W48")
+    assert second.number == f"9 of {LEFT} images" and "9 of the 100 images" in second.seen
+
+
+@pytest.mark.parametrize(
+    ("broken", "chained", "outcome"),
+    [(2, False, "passed"), (3, False, "failed"), (3, True, "")],
+)
+def test_attacks_that_know_the_defense_must_find_no_less(
+    broken: int, chained: bool, outcome: str
+) -> None:
+    trials = (trial("pgd", N - LEFT), ignoring(broken))
+    found = examination_figures(
+        Case(evidence(*trials, chained=chained, others={"examine": Rows({})}))
+    )
+    assert found is not None
+    outcomes = {one.name: one.outcome for one in found.checks}
+    assert outcomes.get(KNOWING, "") == outcome, "in a suite, others never saw what it broke"
+
+
+def test_without_an_attack_on_the_model_itself_nothing_is_compared() -> None:
+    found = examination_figures(Case(evidence(ignoring(9), others={"examine": Rows({})})))
+    assert found is not None and KNOWING not in {one.name for one in found.checks}

@@ -29,6 +29,9 @@ MEANINGS: Final[Mapping[str, str]] = {
     "attacks without gradients find no more": "Guards and other attacks without gradients may "
     "break at most one in fifty of the images that the gradient-based attacks left; a single "
     "image is allowed, however few there are.",
+    "attacks that know the defense find no less": "An attack that ignores the defense (oblivious) "
+    "may break at most one in fifty of the images that the attacks on the model itself left; a "
+    "single image is allowed, however few there are.",
     "answers are the same after the attacks": "The model that all attacks queried must answer as "
     "a fresh copy does.",
     "the attacks find known examples": "Images with an adversarial example that is known to exist "
