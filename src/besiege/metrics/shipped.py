@@ -82,10 +82,14 @@ def _certified_row(found: EvaluationFigures) -> Row | None:
     if one is None:
         return None
     words = f"by {one.method}: {one.proved} proved, {one.broken} broken, {one.open} open"
+    if one.wrong:
+        what = "misclassified or rejected" if found.model.rejects else "misclassified"
+        words += f", {one.wrong} {what} when clean"
     if one.spared:
         words += f"; attacks left out {one.spared} of the proved"
     if one.votes is not None:
-        words += f"; {one.votes.n:,} votes, each wrong with {one.votes.alpha:g} at most"
+        words += f"; each certificate from {one.votes.n:,} votes, wrong with probability "
+        words += f"{one.votes.alpha:g} at most"
     return Row("certified", one.certified, words)
 
 
