@@ -600,6 +600,14 @@ class ModelFigures:
         """What it is called where it is shown: by the name in the benchmark, or by its text."""
         return self.name if self.declared is None else self.declared
 
+    @property
+    def counted(self) -> str:
+        """When an image counts as right, in words; empty where the model answers it once.
+
+        An attack breaks an image by success in half of the draws, so that most are right otherwise.
+        """
+        return f"right in most of {self.draws} draws" if self.stochastic else ""
+
     def is_called(self, name: str) -> bool:
         """Whether a name is that in the benchmark, or its text."""
         return name in (self.declared, self.name)
