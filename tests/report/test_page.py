@@ -229,6 +229,10 @@ def test_a_model_that_answers_by_chance_has_a_mean_and_a_deviation() -> None:
     assert "5 tries 10 tries" in text
     assert "0.0 % 0.0 % to 52.2 % 25" in text and "100.0 % 47.8 % to 100.0 % 175" in text
     assert "Stochastic model" not in read(suite()).text
+    assert text.count("right in most of 10 draws: quote this figure, with these words") == 1
+    assert "of the images are still classified correctly in most of 10 draws; without" in text
+    assert "One draw 21.5 % right in a single draw, another figure" in text
+    assert "of 10 draws" not in read(suite()).text
 
 
 def test_equal_attacks_share_the_mark_and_idle_ones_get_none() -> None:

@@ -131,10 +131,24 @@ def test_the_legend_explains_only_the_columns_that_fit() -> None:
 
 def test_a_model_that_answers_by_chance_has_a_mean_and_a_deviation() -> None:
     said = (
-        "mean (sd) of 5 draws, clean 96.05 % (0.31); any of 5 draws 12.5 %, any of 10 draws 8.8 %"
+        "right in a single draw, mean (sd) of 5, clean 96.05 % (0.31); right in all of 5 draws "
+        "12.5 %, all of 10 draws 8.8 %"
     )
-    assert f"stochastic 21.51 % (1.02) {said}" in " ".join(printed(by_chance()).split())
-    assert "stochastic" not in printed(suite())
+    shown = " ".join(printed(by_chance()).split())
+    assert f"one draw 21.51 % (1.02) {said}" in shown
+    assert "draw" not in printed(suite())
+
+
+def test_one_figure_of_a_stochastic_model_is_named_as_the_one_to_quote() -> None:
+    shown = " ".join(printed(by_chance()).split())
+    assert shown.count("quote this figure") == 1
+    words = "right in most of 10 draws (quote this figure, with these words), worst of 4 attacks"
+    assert re.search(r"robust [\d.]+ % \[[\d., ]+\] " + re.escape(words), shown)
+    assert "right in most of 10 draws, 95 % intervals" in shown
+    assert "broken where half of 10 draws or more are successes; the suite attacks those" in shown
+    (one,) = by_chance().evaluations
+    both = " ".join(printed(figures(one, replace(one, model=replace(one.model, name="b")))).split())
+    assert both.count("an image counts where it is right in most of 10 draws") == 2
 
 
 def test_distances_in_the_unit_of_the_budget() -> None:

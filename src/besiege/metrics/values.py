@@ -410,8 +410,8 @@ class Certified:
     clean, empirical, certified : Rate
         Accuracy on clean images, under all attacks, and proved: each at most the one before.
     proved, broken, open : int
-        Images whose class is proved, those with a known adversarial image or misclassified, and
-        those about which neither is known.
+        Images whose class is proved, those that are classified correctly and have a known
+        adversarial image, and those about which neither is known. With `wrong` these are all.
     contradicted : int
         Images that are proved and broken: the proof or the attack is wrong.
     curve : CertifiedCurve, optional
@@ -433,6 +433,11 @@ class Certified:
     curve: CertifiedCurve | None = None
     votes: Votes | None = None
     spared: int = 0
+
+    @property
+    def wrong(self) -> int:
+        """Images that are not right when clean: attacks have nothing to break there."""
+        return self.clean.count - self.clean.hits
 
     @property
     def bracket(self) -> str:
@@ -594,6 +599,14 @@ class ModelFigures:
     def title(self) -> str:
         """What it is called where it is shown: by the name in the benchmark, or by its text."""
         return self.name if self.declared is None else self.declared
+
+    @property
+    def counted(self) -> str:
+        """When an image counts as right, in words; empty where the model answers it once.
+
+        An attack breaks an image by success in half of the draws, so that most are right otherwise.
+        """
+        return f"right in most of {self.draws} draws" if self.stochastic else ""
 
     def is_called(self, name: str) -> bool:
         """Whether a name is that in the benchmark, or its text."""

@@ -164,6 +164,8 @@ def headline(evaluation: Evaluation) -> str:
         kept = "classified correctly before and not as the target class under attack"
     elif evaluation.rejection is not None:
         kept = "classified correctly when clean and not accepted with a wrong class"
+    if counted := evaluation.model.counted:
+        kept += counted.removeprefix("right")
     return f"Under attack, {share(rate)} of the images are {kept}; without an attack, {clean}."
 
 

@@ -33,6 +33,9 @@ def compared(
         yield Text(f"on {samples[0]}", "dim", overflow="fold")
         yield ""
     yield _comparison(evaluations, width)
+    for evaluation in evaluations:
+        if words := evaluation.model.counted:
+            yield Text(f"{evaluation.title}: an image counts where it is {words}", "dim")
     for evaluation in evaluations if brief else ():
         if stops := list(dict.fromkeys(error.id for error in errors(evaluation))):
             yield Text(f"DO NOT QUOTE {evaluation.title} ({', '.join(stops)})", "bold red")
