@@ -14,6 +14,7 @@ from typing import TypeVar
 from besiege.bench.benchmark import Benchmark, must_be_sound, must_continue
 from besiege.bench.command import command_of
 from besiege.bench.expanding import Declared, Entry
+from besiege.bench.ignoring import each_fitting
 from besiege.bench.model_spec import read_victim
 from besiege.bench.plan import Plan
 from besiege.bench.planning import plan_of
@@ -81,7 +82,9 @@ def prepare(requests: Requests, folder: Path, run: Run | None, how: Machine) -> 
     trainings = () if run is None else run.trainings
     texts = {one.model.name: trained_text(Store(folder), one.name) for one in trainings}
     read = Read({name: text for name, text in texts.items() if text is not None})
-    resolved = [_resolved(request, objects, run, how, read) for request, objects in requests]
+    requests, resolved = each_fitting(
+        requests, lambda request, objects: _resolved(request, objects, run, how, read)
+    )
     requests = _side_by_side(requests, resolved)
     resolved = [
         one if one.request.beside == request.beside else _resolved(request, objects, run, how, read)

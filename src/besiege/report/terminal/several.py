@@ -8,9 +8,11 @@ from rich.cells import cell_len
 from rich.console import RenderableType
 from rich.text import Text
 
+from besiege.core.attack_registry import OBLIVIOUS
 from besiege.metrics.values import EvaluationFigures as Evaluation
 from besiege.report.answer import (
     errors,
+    is_cascade,
     is_complete,
     is_minimal,
     median_change,
@@ -36,6 +38,8 @@ def compared(
     for evaluation in evaluations:
         if words := evaluation.model.counted:
             yield Text(f"{evaluation.title}: an image counts where it is {words}", "dim")
+    for line in _ignored(evaluations):
+        yield Text(line, overflow="fold")
     for evaluation in evaluations if brief else ():
         if stops := list(dict.fromkeys(error.id for error in errors(evaluation))):
             yield Text(f"DO NOT QUOTE {evaluation.title} ({', '.join(stops)})", "bold red")
@@ -76,6 +80,33 @@ def _comparison(evaluations: Sequence[Evaluation], width: int) -> RenderableType
             Text("!", "bold red") if errors(one) or not is_complete(one) else "",
         )
     return rows
+
+
+def _ignored(evaluations: Sequence[Evaluation]) -> Iterator[str]:
+    """Of each defense, its accuracy against attacks that ignore it beside that against all.
+
+    The attacks of a suite after the first one see the images that are left: theirs is no accuracy
+    of a single attack. A model without a defense that was spared such an attack is named.
+    """
+    missed: dict[str, list[str]] = {}
+    for one in evaluations:
+        first = one.attacks[:1] if is_cascade(one) else one.attacks
+        for attack in (attack for attack in first if _ignores(attack.text)):
+            missed.setdefault(one.threat.text, []).append(attack.text)
+            if attack.accuracy is not None and robust(one) is not None:
+                yield (
+                    f"{one.title}: {share(attack.accuracy)} if its defense is ignored "
+                    f"({attack.text}), {share(robust(one))} against all attacks"
+                )
+    for one in evaluations:
+        texts = list(dict.fromkeys(missed.get(one.threat.text, [])))
+        plain = one.model.kind == "Classifier" and "+" not in one.model.name
+        if texts and plain and not any(_ignores(attack.text) for attack in one.attacks):
+            yield f"{one.title} has no defense to ignore, so it ran without {', '.join(texts)}"
+
+
+def _ignores(text: str) -> bool:
+    return text.startswith(f"{OBLIVIOUS}(")
 
 
 def _figure(evaluation: Evaluation) -> str:
