@@ -127,7 +127,7 @@ SLIPS: tuple[tuple[str, str, str, str, str], ...] = (
     ),
     (
         "pgd-at: the epoch of the best clean accuracy is kept",
-        "training/epochs.py",
+        "training/history.py",
         "return self.clean if self.robust is None else self.robust",
         "return self.clean",
         "tests/training/test_loop.py::test_the_images_held_out_choose_the_epoch_and_are_not_trained_on",
@@ -267,14 +267,14 @@ SLIPS: tuple[tuple[str, str, str, str, str], ...] = (
     ),
     (
         "fast-at: the guard ends nothing",
-        "training/epochs.py",
+        "training/history.py",
         "guard > 0 and fall(history) > guard",
         "guard > 0 and fall(history) > 1",
         "tests/training/test_slots.py::test_a_collapse_ends_the_training_before_it",
     ),
     (
         "fast-at: collapsed weights are kept",
-        "training/epochs.py",
+        "training/history.py",
         "sound = history[:-1] if collapsed(history, guard) else history",
         "sound = history",
         "tests/training/test_slots.py::test_a_collapse_ends_the_training_before_it",
