@@ -11,6 +11,7 @@ from tests.report.sample import pictures
 
 from besiege.bench.board import Board, BoardCell
 from besiege.bench.standings import settings_of
+from besiege.core.examination import Check, Examination
 from besiege.report.site.view import Site
 from besiege.report.site.writing import site_files
 
@@ -59,6 +60,23 @@ def test_tabs_and_sentence_name_what_the_attacker_knows() -> None:
     single = {n: getattr(other, n)[:, :1] for n in ("covered", "left", "success", "distance")}
     one = replace(other, attacks=other.attacks[:1], **single)
     assert "under the transfer attack" in lead(page(replace(board, cells=(one,))))
+
+
+def test_the_word_unknown_stays_with_the_figure() -> None:
+    board = crowd(2, 1, 40)
+    checks = (Check("attacks are strong enough", "not run"),)
+    (first, *others) = board.figures.evaluations
+    doubted = replace(first, examination=Examination(checks))
+    given = replace(board, figures=replace(board.figures, evaluations=(doubted, *others)))
+    leaderboard = page(given).partition('<table class="board')[2].partition("</table>")[0]
+    shown = [row for row in leaderboard.split("<tr") if ">unknown</span>" in row]
+    assert len(shown) == 1 and board.cells[0].models[0] in shown[0]
+    assert "unknown" not in page(board)
+    best = settings_of(board)[0].standings[0].model == board.cells[0].models[0]
+    assert ("quote it with that word" in lead(page(given))) == best
+    all_doubted = tuple(replace(one, examination=Examination(checks)) for one in (first, *others))
+    every = replace(board, figures=replace(board.figures, evaluations=all_doubted))
+    assert "quote it with that word" in lead(page(every))
 
 
 def test_all_attacks_together_break_an_image_if_one_of_them_does() -> None:

@@ -28,7 +28,8 @@ from tests.report.sample import (
 
 from besiege.bench.work_estimate import Event, Stage
 from besiege.core.errors import Finding, Level
-from besiege.metrics.values import AttackQueries, NextStep
+from besiege.core.examination import Check, Examination
+from besiege.metrics.values import AttackQueries, EvaluationFigures, NextStep
 from besiege.report import bar, table
 from besiege.report.findings import _amount
 
@@ -194,6 +195,25 @@ def test_several_evaluations_are_compared_and_warnings_said_once() -> None:
     assert head[3].startswith("zoo:digits-pgd-at l2:0.5 96.5 % 82.4 % [78.3, 86.0]")
     assert text.count("W24") == 2 and text.count("The interval is 6.6 points wide.") == 1
     assert "alone: broken by this attack only" not in text
+
+
+def unknown(one: EvaluationFigures) -> EvaluationFigures:
+    """The same, where a check was not run."""
+    return replace(one, examination=Examination((Check("attacks are strong enough", "not run"),)))
+
+
+def test_the_word_unknown_stays_with_the_figure_in_a_table_of_several() -> None:
+    one, *others = four().evaluations
+    stopped = Finding("W14", "It answered differently.", "Make it deterministic.", "stop")
+    wrong = replace(unknown(others[0]), warnings=(stopped,))
+    given = figures(unknown(one), wrong, *others[1:])
+    lines = [" ".join(line.split()) for line in printed(given).splitlines()]
+    assert [line for line in lines if line.endswith("unknown")] == [
+        line for line in lines if line.startswith("zoo:digits-natural linf:8/255 96.5 % 11.8 %")
+    ]
+    assert "quote the figure with that word" in " ".join(lines)
+    assert all(len(line) <= 80 for line in printed(given).splitlines())
+    assert "unknown" not in printed(four())
 
 
 def test_a_column_of_attacks_without_room_is_left_out() -> None:

@@ -62,6 +62,21 @@ def errors(evaluation: Evaluation) -> list[Finding]:
     return [warning for warning in evaluation.warnings if warning.level == "stop"]
 
 
+UNKNOWN = "unknown"
+"""The word that stays with a figure where a check did not run or a warning is open."""
+UNKNOWN_MEANS = (
+    f"{UNKNOWN}: whether the evaluation is strong enough is not known; quote the figure with that "
+    "word."
+)
+
+
+def doubt(evaluation: Evaluation) -> str:
+    """The word that its figures must be quoted with; empty without one."""
+    found = evaluation.examination
+    open_ = found is not None and found.enough == UNKNOWN
+    return UNKNOWN if open_ and not errors(evaluation) else ""
+
+
 def is_minimal(evaluation: Evaluation) -> bool:
     """Whether the threat has no budget: attacks search for the smallest perturbation."""
     return evaluation.threat.eps is None

@@ -207,6 +207,7 @@ def _section(
         "complete": answer.is_complete(evaluation),
         "troubles": answer.troubles(evaluation),
         "errors": answer.errors(evaluation),
+        "doubt": answer.doubt(evaluation),
         "broken": answer.broken_by(evaluation),
         "most": [attack.text for attack in answer.strongest(evaluation)],
         "sample": answer.sample_choice(evaluation),

@@ -14,6 +14,7 @@ from besiege.bench.standings import Setting, Standing, medians_beside
 from besiege.bench.sweeps import TOGETHER
 from besiege.metrics.distances import quantile
 from besiege.metrics.intervals import Rate
+from besiege.report.answer import doubt
 from besiege.report.formats import interval, listed, p_value, points, share
 from besiege.report.site.choices import Choice, lacking, tokens
 from besiege.report.site.view import (
@@ -169,6 +170,8 @@ def sentence(site: Site, setting: Setting) -> str:
         )
     if first.stops:
         text += f" <b>Not to be quoted ({', '.join(first.stops)}).</b>"
+    elif doubt_of(site, setting, first.model):
+        text += " <b>Whether this is strong enough is unknown: quote it with that word.</b>"
     return f"{text} {_beside(setting, ranked)} All figures are upper bounds."
 
 
@@ -210,7 +213,14 @@ def _row(
         "median_value": -1 if median is None else min(median, 1e9),
         "worst": worst_of(site, one),
         "warnings": site.warned([*_evaluations(site, setting, one.model)]),
+        "doubt": doubt_of(site, setting, one.model),
     }
+
+
+def doubt_of(site: Site, setting: Setting, name: str) -> str:
+    """The word that a model's figure under a setting must be quoted with; empty without one."""
+    found = (site.board.figures.evaluations[e] for e in _evaluations(site, setting, name))
+    return next(filter(None, map(doubt, found)), "")
 
 
 def _evaluations(site: Site, setting: Setting, name: str) -> Iterator[int]:

@@ -10,6 +10,8 @@ from rich.text import Text
 
 from besiege.metrics.values import EvaluationFigures as Evaluation
 from besiege.report.answer import (
+    UNKNOWN_MEANS,
+    doubt,
     errors,
     is_complete,
     is_minimal,
@@ -33,6 +35,8 @@ def compared(
         yield Text(f"on {samples[0]}", "dim", overflow="fold")
         yield ""
     yield _comparison(evaluations, width)
+    if any(map(doubt, evaluations)):
+        yield Text(UNKNOWN_MEANS, "dim", overflow="fold")
     for evaluation in evaluations:
         if words := evaluation.model.counted:
             yield Text(f"{evaluation.title}: an image counts where it is {words}", "dim")
@@ -60,11 +64,12 @@ def _comparison(evaluations: Sequence[Evaluation], width: int) -> RenderableType
     for name in numbers:
         rows.add_column(name, justify="right", no_wrap=True)
     taken = [*least.values(), *(max(map(cell_len, column)) for column in numbers.values())]
-    named = width - sum(taken) - 2 * len(taken) - 1 >= _NAME
+    marks = [_mark(one) for one in evaluations]
+    named = width - sum(taken) - 2 * len(taken) - max(1, *map(len, marks)) >= _NAME
     if named:
         rows.add_column("strongest", overflow="fold")
     rows.add_column("", no_wrap=True)
-    for one, clean, figure, range_ in zip(evaluations, *numbers.values(), strict=True):
+    for one, clean, figure, range_, mark in zip(evaluations, *numbers.values(), marks, strict=True):
         attack = broken_up("".join(attack.text for attack in strongest(one)[:1]), 17)
         rows.add_row(
             Text(one.model.title),
@@ -73,9 +78,16 @@ def _comparison(evaluations: Sequence[Evaluation], width: int) -> RenderableType
             Text(figure, "bold"),
             range_,
             *([attack] if named else []),
-            Text("!", "bold red") if errors(one) or not is_complete(one) else "",
+            mark,
         )
     return rows
+
+
+def _mark(evaluation: Evaluation) -> Text:
+    """A mark where a figure must not be quoted, or the word that it must be quoted with."""
+    if errors(evaluation) or not is_complete(evaluation):
+        return Text("!", "bold red")
+    return Text(doubt(evaluation), "yellow")
 
 
 def _figure(evaluation: Evaluation) -> str:
