@@ -38,6 +38,8 @@ def compared(
     if any(map(doubt, evaluations)):
         yield Text(UNKNOWN_MEANS, "dim", overflow="fold")
     for evaluation in evaluations:
+        if evaluation.defense is not None:
+            yield Text(f"{evaluation.title}: {evaluation.defense}", overflow="fold")
         if words := evaluation.model.counted:
             yield Text(f"{evaluation.title}: an image counts where it is {words}", "dim")
     for evaluation in evaluations if brief else ():
@@ -66,6 +68,7 @@ def _comparison(evaluations: Sequence[Evaluation], width: int) -> RenderableType
     taken = [*least.values(), *(max(map(cell_len, column)) for column in numbers.values())]
     marks = [_mark(one) for one in evaluations]
     named = width - sum(taken) - 2 * len(taken) - max(1, *map(len, marks)) >= _NAME
+    named &= any(map(strongest, evaluations))
     if named:
         rows.add_column("strongest", overflow="fold")
     rows.add_column("", no_wrap=True)
