@@ -9,6 +9,7 @@ from besiege.metrics.classes import class_figures, confusion_figures
 from besiege.metrics.clever import CleverFigures, clever_figures
 from besiege.metrics.distances import distance_figures
 from besiege.metrics.examination import ACTIVE, examination_figures
+from besiege.metrics.ignoring import defense_figures
 from besiege.metrics.proofs import certified_figures
 from besiege.metrics.queries import query_figures
 from besiege.metrics.registry import _FIGURES, Case, Figure, Row, Section
@@ -33,6 +34,11 @@ def _robust_row(found: EvaluationFigures) -> Row | None:
 def _clean_row(found: EvaluationFigures) -> Row | None:
     words = ", ".join(filter(None, [found.model.counted, "95 % intervals"]))
     return None if found.clean is None else Row("clean", found.clean, words)
+
+
+def _defense_row(found: EvaluationFigures) -> Row | None:
+    """What the defense is worth against either attacker, in one line."""
+    return None if found.defense is None else Row("defense", "", str(found.defense))
 
 
 def _examination_row(found: EvaluationFigures) -> Row | None:
@@ -112,6 +118,7 @@ def _chance(case: Case) -> Draws | None:
 SHIPPED = (
     Figure("robust", lambda case: figures.robust_rate(case.evidence), 1, row=_robust_row),
     Figure("clean", lambda case: figures.clean_rate(case.evidence), 2, row=_clean_row),
+    Figure("defense", defense_figures, 2.5, row=_defense_row),
     Figure(
         "certified",
         certified_figures,

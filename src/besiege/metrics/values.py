@@ -354,6 +354,18 @@ class Rejections:
 
 
 @dataclass(frozen=True)
+class DefenseFigures:
+    """Accuracy under attackers who ignore the defense, and under all, who know it too."""
+
+    ignored: Rate
+    known: Rate
+
+    def __str__(self) -> str:
+        ignored, known = 100 * self.ignored.value, 100 * self.known.value
+        return f"{ignored:.1f} % if the defense is ignored, {known:.1f} % if it is known"
+
+
+@dataclass(frozen=True)
 class CertifiedCurve:
     """Certified and empirical accuracy against the radius, of the same images.
 
@@ -736,6 +748,7 @@ class EvaluationFigures:
     attack_utility: tuple[AttackUtility, ...] = ()
     replays: tuple[ReplayFigures, ...] = ()
     certified: Certified | None = None
+    defense: DefenseFigures | None = None
     others: Mapping[str, Any] = field(default_factory=dict)
 
     @property

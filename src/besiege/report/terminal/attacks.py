@@ -125,6 +125,10 @@ def legend(evaluations: Sequence[Evaluation], width: int) -> str:
     shown = {name for one in evaluations for name in _columns(one, width).headings}
     sizes = [evaluation.distances is not None for evaluation in evaluations]
     words = ["* smallest perturbations." if all(sizes) else "* broke most images."]
+    if not any(map(strongest, evaluations)):
+        words = []
+    if any(is_cascade(one) and not strongest(one) for one in evaluations):
+        words.append("The attacks ran one after the other, so none is called the strongest.")
     limits = {one.threat.queries for one in evaluations if one.queries} - {None}
     most = f", at most {max(filter(None, limits)):,} each" if limits else ""
     meanings = {
