@@ -130,7 +130,7 @@ def test_what_to_do_is_said_in_what_can_be_typed(
 
 
 WRONG: dict[str, tuple[Sequence[str], str]] = {
-    "nothing to attack": (["evaluate"], "--model"),
+    "nothing to attack": (["evaluate"], "MODEL is missing"),
     "no threat": (["evaluate", MODEL, "--data", DATA], "--threat"),
     "a word as a count": (ask(MODEL, DATA, THREAT, "--seed", "many"), "--seed"),
     "no images": (
