@@ -9,6 +9,9 @@ from tests.metrics.test_warnings import evidence, trial
 
 from besiege.bench.reading import steps_in
 from besiege.metrics.evidence import Evidence
+from besiege.metrics.examination import examination_figures
+from besiege.metrics.registry import Case
+from besiege.metrics.rows import Rows
 from besiege.metrics.warnings import findings
 from besiege.metrics.weakness import advice, too_short
 
@@ -73,3 +76,16 @@ def test_steps_are_found_inside_a_combined_attack() -> None:
     parts = [averaged, {"name": "cw", "steps": 30}]
     assert steps_in(averaged) == 10 and steps_in({"name": "union", "attacks": parts}) == 30
     assert steps_in({"name": "square"}) is None
+
+
+@pytest.mark.parametrize("stochastic", [False, True])
+def test_no_suite_is_advised_that_the_model_refuses(stochastic: bool) -> None:
+    attack = trial("pgd", 100, draws=20, losses=frozenset({"cross_entropy"}))
+    case = evidence(attack, stochastic=stochastic, others={"examine": Rows({})})
+    (note,) = (one for one in findings(case) if one.id == "W34")
+    examined = examination_figures(Case(case))
+    assert examined is not None
+    name = "adaptive" if stochastic else "standard"
+    for text in (note.advice, examined.checks[0].advice):
+        assert f"--suite {name}." in text and text.count("--suite") == 1
+    assert ("averaged(ATTACK, 20)" in note.advice) == stochastic

@@ -8,7 +8,7 @@ from besiege.core.examination import Check, Examination
 from besiege.metrics.evidence import Evidence, Trial
 from besiege.metrics.registry import Case
 from besiege.metrics.rows import Rows
-from besiege.metrics.weakness import advice, on_the_model, too_short
+from besiege.metrics.weakness import advice, on_the_model, suite, too_short
 
 TRANSFER = "transfer attacks only"
 """Why the strength of attacks is not asked for: what they miss tells about another model."""
@@ -76,7 +76,7 @@ def _without_gradients(evidence: Evidence) -> Check:
             name,
             "not run",
             seen="only gradient-based attacks were listed",
-            advice="Run the default attacks, or --suite standard.",
+            advice=f"Add one (square), or run --suite {suite(evidence)}.",
         )
     tried, broken = _tried(evidence, seeing, blind)
     number = f"{broken} of {tried} images"

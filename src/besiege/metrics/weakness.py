@@ -34,6 +34,11 @@ def too_short(evidence: Evidence) -> str:
     return f"'{best.text}' {' and '.join(parts)}: give it more." if parts else ""
 
 
+def suite(evidence: Evidence) -> str:
+    """The suite that can run on the model: one gradient of a stochastic one is noise."""
+    return "adaptive" if evidence.stochastic else "standard"
+
+
 def advice(evidence: Evidence) -> str:
     """What to do where attacks without gradients break more than attacks with gradients."""
     short = too_short(evidence)
