@@ -194,6 +194,22 @@ def test_a_mistake_shows_no_traceback_unless_asked(
     assert "Traceback" not in besiege("show", "pdg").err
 
 
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        ("evaluate my.py:make --data digits", "--threat is missing: write for example --threat l"),
+        ("evaluate my.py:make --threat linf:0.1", "--data is missing: write for example --data d"),
+        ("evaluate my.py:make --data digits --threat", "--threat needs a value, such as --threat"),
+        ("evaluate --data digits --threat linf:0.1", "MODEL is missing, as in: besiege evaluate z"),
+        ("detector squeezing --data digits", "--model is missing: write for example --model zoo:"),
+        ("attack", "MODEL is missing, as in: besiege attack zoo:digits-natural --images digits"),
+    ],
+)
+def test_what_is_missing_is_said_with_an_example(besiege: Besiege, words: str, answer: str) -> None:
+    said = besiege(*words.split())
+    assert said.code == 2 and answer in said.flat and "--help` shows" in said.flat
+
+
 def test_the_unexpected_is_said_in_a_line_with_exit_code_70(
     besiege: Besiege, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -130,7 +130,12 @@ def test_what_to_do_is_said_in_what_can_be_typed(
 
 
 WRONG: dict[str, tuple[Sequence[str], str]] = {
-    "nothing to attack": (["evaluate"], "--model"),
+    "nothing to attack": (["evaluate"], "MODEL is missing"),
+    "a stochastic model and the default attacks": (
+        ["evaluate", "zoo:digits-natural+resize_pad", "--data", DATA, "--threat", "linf:0.1"],
+        "'zoo:digits-natural+resize_pad' is stochastic: a gradient is one draw, and 'fgsm' would "
+        "mistake noise for robustness. Evaluate it with --suite adaptive",
+    ),
     "no threat": (["evaluate", MODEL, "--data", DATA], "--threat"),
     "a word as a count": (ask(MODEL, DATA, THREAT, "--seed", "many"), "--seed"),
     "no images": (

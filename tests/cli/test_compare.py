@@ -81,7 +81,7 @@ def test_the_ids_of_the_images(besiege: Besiege, runs: dict[str, Path]) -> None:
 @pytest.mark.parametrize(
     ("given", "answer"),
     [
-        ([], "requires an argument"),
+        ([], "RUN is missing, as in: besiege compare my-run"),
         (["nowhere"], "nowhere does not exist: name a folder"),
         (["."], ". is no run folder: name a folder"),
         (["MORE"], "is the only evaluation to compare in"),

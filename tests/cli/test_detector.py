@@ -77,6 +77,33 @@ def test_wrong_input_is_told_in_words_of_the_command_line(
     assert not list(tmp_path.iterdir())
 
 
+def test_after_retraining_the_command_of_the_message_runs(besiege: Besiege, tmp_path: Path) -> None:
+    model = tmp_path / "my_model.py"
+    written = """
+import torch
+from torch import nn
+from besiege import Classifier
+
+class MyNet(nn.Sequential):
+    pass
+
+def make():
+    torch.manual_seed(SEED)
+    return Classifier(MyNet(nn.Flatten(), nn.Linear(64, 10)), name="mine")
+"""
+    model.write_text(written.replace("SEED", "0"))
+    fit = ("detector", "squeezing", "--model", "my_model.py:make", "--data", "digits", *OUT)
+    assert besiege(*fit).code == 0
+    model.write_text(written.replace("SEED", "1"))
+    words = ("--data", "digits", "--threat", "linf:0.1", "--attacks", "fgsm", "--count", "9")
+    said = besiege("evaluate", "my_model.py:make+detector('d.safetensors')", *words)
+    assert said.code == 2 and "'my_model.py:make' has other weights" in said.flat
+    command = said.flat[said.flat.index("besiege detector") :].split("`")[0]
+    assert besiege(*shlex.split(command)[1:]).code == 0
+    said = besiege("examine", "my_model.py:make+detector('d-2.safetensors')", *words[:4])
+    assert said.code != 2, said.err
+
+
 def test_an_unknown_kind_has_a_near_match(besiege: Besiege) -> None:
     said = besiege("detector", "lidd", *FIT[2:], *OUT)
     assert said.code == 2 and "lid" in said.err

@@ -135,9 +135,17 @@ def _fits(data: Data, classes: int, target: int | None) -> None:
             "start at 1"
         )
     if data.name in CATALOGUE and classes > CATALOGUE[data.name].classes:
+        there = CATALOGUE[data.name].classes
+        more = ""
+        if classes == there + 1:
+            more = (
+                ", or its last output means that an image is rejected. A rejection is no class: "
+                "make the model a besiege.Victim with rejects = True, or put a detector behind it "
+                "(besiege.defenses.Detected)"
+            )
         raise InputError(
-            f"the model has {classes} classes, but {data.name} has {CATALOGUE[data.name].classes}: "
-            "it was trained on other data"
+            f"the model has {classes} classes, but {data.name} has {there}: it was trained on "
+            f"other data{more}"
         )
     if target is not None and target >= classes:
         raise InputError(

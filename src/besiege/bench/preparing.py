@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from besiege.bench.benchmark import Benchmark, must_be_sound, must_continue
 from besiege.bench.command import command_of
 from besiege.bench.expanding import Declared, Entry
+from besiege.bench.ignoring import each_fitting
 from besiege.bench.model_spec import read_victim
 from besiege.bench.plan import Plan
 from besiege.bench.planning import plan_of
@@ -81,7 +83,9 @@ def prepare(requests: Requests, folder: Path, run: Run | None, how: Machine) -> 
     trainings = () if run is None else run.trainings
     texts = {one.model.name: trained_text(Store(folder), one.name) for one in trainings}
     read = Read({name: text for name, text in texts.items() if text is not None})
-    resolved = [_resolved(request, objects, run, how, read) for request, objects in requests]
+    requests, resolved = each_fitting(
+        requests, lambda request, objects: _resolved(request, objects, run, how, read)
+    )
     requests = _side_by_side(requests, resolved)
     resolved = [
         one if one.request.beside == request.beside else _resolved(request, objects, run, how, read)
@@ -165,6 +169,11 @@ def _prepared(
             return one, plan_of(one)
 
         found = collector.attempt(entry, made)
+        # Names of a run that was begun stay, wherever other cells are inserted.
+        known = [*(() if run is None else run.plans), *prepared.plans]
+        if found is not None and (apart := found[1].named_apart(known)):
+            request = request.model_copy(update={"apart": apart})
+            found = collector.attempt(entry, partial(made, request))
         if found is None:
             continue
         resolved, plan = found
@@ -309,6 +318,9 @@ def _must_be_as_planned(run: Run, prepared: Prepared, live: Collection[str]) -> 
             continue
         if not set(live).isdisjoint(_models(new.request)):
             continue
+        plain = new.request.model_copy(update={"apart": ""})
+        if new.model_copy(update={"request": plain}).name == old.name:
+            continue  # an earlier release answered this cell by another one's evaluation
         what = f"the model '{entry.model}' ({new.model.name})"
         if old.model.digest == new.model.digest:
             what = "the data" if old.shards != new.shards else "the attacks"

@@ -328,14 +328,20 @@ def measure(
                 prepared = prepare_benchmark(requests, store.folder, run, how)
             else:
                 prepared = prepare(requests, store.folder, run, how)
-                # A request may leave out images of models beside it: alone it is another one.
+                # A request may leave out images of models beside it, or attacks that ignore the
+                # defense which only those have: alone it is another one.
                 for number, ((alone, _), asked) in enumerate(
                     zip(given, prepared.requests, strict=True)
                 ):
-                    if asked.beside != alone.beside:
+                    changed = {
+                        name: getattr(asked, name)
+                        for name in ("beside", "attacks", "suite")
+                        if getattr(asked, name) != getattr(alone, name)
+                    }
+                    if changed:
                         stamps[number] = None
                     if texts:
-                        update = {"beside": asked.beside, "command": asked.command}
+                        update = {**changed, "command": asked.command}
                         texts[number] = texts[number].model_copy(update=update)
             if accept is not None:
                 for plan in prepared.plans:

@@ -11,13 +11,14 @@ from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from typing import Annotated, Any
 
-from cyclopts import App, CycloptsError, Group, Parameter, UnknownOptionError
+from cyclopts import App, CycloptsError, Group, MissingArgumentError, Parameter, UnknownOptionError
 from rich.text import Text
 
 import besiege
 from besiege.cli import screen
 from besiege.cli.exits import FINE, INCOMPLETE, INTERRUPTED, TOLD, UNEXPECTED, UNREAD, USAGE
 from besiege.cli.grammar import WRITTEN, as_options
+from besiege.cli.missing import missing
 from besiege.core.errors import BesiegeError, near
 
 _MEASURE, _READ, _LOOK, _OTHER, _ALWAYS = (
@@ -205,6 +206,10 @@ def _explain(problem: Exception, debug: bool, given: Sequence[str]) -> int:
         problem.verbose = False
         chain = " ".join(problem.command_chain or ())
         page = f"besiege {chain} --help" if chain else "besiege --help"
+        if isinstance(problem, MissingArgumentError) and chain in _NAMES:
+            text = missing(problem, APP[chain], given)
+            screen.complain(f"{text}.", f"`{page}` shows how it is written.")
+            return USAGE
         screen.complain(f"{problem}{_meant(problem)}", f"`{page}` shows how it is written.")
         return USAGE
     full = INCOMPLETE if _is_full(problem) else USAGE

@@ -41,6 +41,10 @@ class VictimError(BesiegeError):
     """A victim whose answers cannot be used: not logits, not finite, wrong shape."""
 
 
+class UndefendedError(AttackError):
+    """An attack that ignores a defense, on a model that has none."""
+
+
 class StochasticError(VictimError):
     """A gradient attack on a stochastic victim without averaging over its randomness."""
 

@@ -362,8 +362,8 @@ class Siege:
         oracle.allow(Access.GRADIENT, fitting)
         if oracle.victim.stochastic and self._terms.draws * oracle.victim.draws == 1:
             raise StochasticError(
-                "this victim is stochastic, and one gradient of it is one random draw: attack its "
-                "expectation, for example averaged(pgd, 20)"
+                f"'{oracle.victim.name}' is stochastic, and one gradient of it is one random draw: "
+                "attack its expectation, for example averaged(pgd, 20)"
             )
 
     # Dropping rows.

@@ -11,7 +11,14 @@ if TYPE_CHECKING:
     from besiege.defenses.bits import BitDepth
     from besiege.defenses.cropping import CropRescale
     from besiege.defenses.defended import Defended, load
-    from besiege.defenses.detecting import Calibration, Detected, Detector, Examined, detector
+    from besiege.defenses.detecting import (
+        Calibration,
+        Detected,
+        Detector,
+        Examined,
+        calibrate,
+        detector,
+    )
     from besiege.defenses.filters import Blur, Median, PilBlur
     from besiege.defenses.jpeg import Jpeg
     from besiege.defenses.layers import Layer, Unclamped
@@ -56,6 +63,7 @@ __all__ = [
     "Thermometer",
     "TotalVariation",
     "Unclamped",
+    "calibrate",
     "detector",
     "load",
 ]
@@ -67,7 +75,7 @@ __getattr__, __dir__ = lazily(
         "bits": "BitDepth",
         "cropping": "CropRescale",
         "defended": "Defended load",
-        "detecting": "Calibration Detected Detector Examined detector",
+        "detecting": "Calibration Detected Detector Examined calibrate detector",
         "filters": "Blur Median PilBlur",
         "jpeg": "Jpeg",
         "learned": "PixelDefend Reform",

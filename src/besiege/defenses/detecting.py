@@ -185,8 +185,8 @@ class Calibration:
     gain : float
         The median lead of the top logit over the second on clean images: how far the column of
         rejection rises with a spread of the score.
-    fpr : float
-        The nominal share of clean images that are rejected.
+    fpr : float, optional
+        The nominal share of clean images that are rejected; none for a threshold set by hand.
     withheld : Withheld, optional
         The images it was measured on, which must not be evaluated.
     """
@@ -194,7 +194,7 @@ class Calibration:
     threshold: float
     spread: float = 1.0
     gain: float = 1.0
-    fpr: float = 0.05
+    fpr: float | None = None
     withheld: Withheld | None = None
 
     def __post_init__(self) -> None:
@@ -411,7 +411,39 @@ def calibrate(
     withheld: Withheld | None = None,
     tick: Callable[[int, int], None] | None = None,
 ) -> Calibration:
-    """The calibration of a fitted detector on held-out clean images in the victim's box."""
+    """The calibration of a fitted detector on held-out clean images in the victim's box.
+
+    Parameters
+    ----------
+    victim : Victim
+        The model to guard.
+    detector : Detector
+        The kind of detector.
+    tensors : mapping
+        What `Detector.fit` learned; empty where there is nothing to learn.
+    images : Tensor
+        Clean images ``[count, channels, height, width]`` that neither has seen.
+    fpr : float
+        The share of them that is rejected: at most, and one image fewer is less.
+    withheld : Withheld, optional
+        Which images these are, so that evaluations leave them out.
+    tick : callable, optional
+        Called with the images done and their number.
+
+    Returns
+    -------
+    Calibration
+        Threshold, spread and gain.
+
+    Examples
+    --------
+    >>> from besiege.data import load as load_data
+    >>> from besiege.defenses import BitDepth, Squeezing, calibrate, load
+    >>> images = load_data("digits").images[199:]
+    >>> found = calibrate(load("zoo:digits-natural"), Squeezing((BitDepth(1),)), {}, images, 0.05)
+    >>> found.fpr, found.threshold > 0
+    (0.05, True)
+    """
     must_be_rate(fpr, len(images))
     scores, leads = [], []
     trial = Detected(victim, detector, Calibration(0.0), tensors)

@@ -22,6 +22,7 @@ from besiege.core.errors import BesiegeError, DataError, InputError, UnknownName
 from besiege.core.files import read_file
 from besiege.core.registry import Registry
 from besiege.core.samples import Withheld, WithheldImages
+from besiege.core.shell import shell
 from besiege.core.text import short
 from besiege.core.victim import Victim
 from besiege.core.vocabulary import Vocabulary
@@ -159,10 +160,12 @@ def read_card(path: Path) -> dict[str, Any]:
 
 def must_be_of(card: Mapping[str, Any], victim: Victim, path: Path) -> None:
     """Refuse a detector of another model."""
-    again = (
-        f"fit one: besiege detector '{card['kind'].partition('(')[0]}' --model '{victim.name}' "
-        "--data DATA --out FILE"
-    )
+    from besiege.data.catalogue import CATALOGUE  # only here: a detector that fits needs no data
+
+    where = card["calibration"]["data"]  # a folder is called by its name only: its path is unknown
+    kind, data = card["kind"].partition("(")[0], where if where in CATALOGUE else "DATA"
+    words = [kind, "--model", victim.name, "--data", data, "--out", f"{path.stem}-2.safetensors"]
+    again = "fit one: " + shell(["besiege", "detector", *words])
     if victim.classes is not None and victim.classes != card["classes"]:
         raise InputError(
             f"the detector {path} is of a model with {card['classes']} classes, and "

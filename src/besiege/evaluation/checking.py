@@ -200,9 +200,9 @@ def _check_stochastic(victim: Victim, attack: Attack, threat: Threat) -> None:
     draws = attack.draws * victim.draws
     if attack.access is Access.GRADIENT and draws == 1:
         raise StochasticError(
-            f"this victim is stochastic: a gradient is one draw, and '{attack}' would mistake "
-            f"noise for robustness. Attack the expectation: 'averaged({attack}, 20)', or evaluate "
-            "the victim with the suite 'adaptive'"
+            f"'{victim.name}' is stochastic: a gradient is one draw, and '{attack}' would mistake "
+            "noise for robustness. Evaluate it with suite='adaptive', whose attacks average over "
+            f"draws, or attack the expectation: 'averaged({attack}, 20)'"
         )
     # Decision attacks always minimise; within a budget, majority votes suffice.
     if threat.eps is None or (attack.minimal and attack.access > Access.DECISION):
@@ -213,7 +213,7 @@ def _check_stochastic(victim: Victim, attack: Attack, threat: Threat) -> None:
         )
     if attack.access is Access.DECISION and draws == 1:
         raise StochasticError(
-            f"this victim is stochastic: a label is one draw, and '{attack}' would stop at the "
+            f"'{victim.name}' is stochastic: a label is one draw, and '{attack}' would stop at the "
             f"first lucky one. Use majority votes: 'averaged({attack}, 5)'"
         )
 

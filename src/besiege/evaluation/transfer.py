@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from besiege.core.dice import Dice
-from besiege.core.errors import AttackError, InputError, VictimError
+from besiege.core.errors import AttackError, InputError, UndefendedError, VictimError
 from besiege.core.oracle import Access, Oracle, full_precision
 from besiege.core.victim import Victim
 from besiege.defenses.defended import Defended, load
@@ -89,7 +89,7 @@ def bare_of(victim: Victim, images: Tensor) -> Victim:
     victim's images: a network behind thermometer codes takes codes only.
     """
     if victim.bare is victim:
-        raise AttackError(
+        raise UndefendedError(
             f"'{victim.name}' has no defense in front of it, so there is nothing to be oblivious "
             "of: write the attack without oblivious(...)"
         )

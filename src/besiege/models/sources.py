@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -292,6 +293,10 @@ def _from_factory(text: str) -> Victim:
         )
     if isinstance(made, Classifier):
         remember(made.module)
+    if not made.metered:  # the name of a server's model may tell whose queries are counted
+        with suppress(AttributeError):  # a victim type may compute its name
+            # Messages repeat what the user typed, so that a command in them can be run.
+            made.name = text
     return made
 
 

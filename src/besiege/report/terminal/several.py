@@ -8,6 +8,7 @@ from rich.cells import cell_len
 from rich.console import RenderableType
 from rich.text import Text
 
+from besiege.core.attack_registry import OBLIVIOUS
 from besiege.metrics.values import EvaluationFigures as Evaluation
 from besiege.report.answer import (
     UNKNOWN_MEANS,
@@ -42,6 +43,8 @@ def compared(
             yield Text(f"{evaluation.title}: {evaluation.defense}", overflow="fold")
         if words := evaluation.model.counted:
             yield Text(f"{evaluation.title}: an image counts where it is {words}", "dim")
+    for line in _spared(evaluations):
+        yield Text(line, overflow="fold")
     for evaluation in evaluations if brief else ():
         if stops := list(dict.fromkeys(error.id for error in errors(evaluation))):
             yield Text(f"DO NOT QUOTE {evaluation.title} ({', '.join(stops)})", "bold red")
@@ -84,6 +87,23 @@ def _comparison(evaluations: Sequence[Evaluation], width: int) -> RenderableType
             mark,
         )
     return rows
+
+
+def _spared(evaluations: Sequence[Evaluation]) -> Iterator[str]:
+    """Names models without a defense that ran without the attacks that ignore one."""
+    ignoring: dict[str, list[str]] = {}
+    for one in evaluations:
+        texts = [attack.text for attack in one.attacks if _ignores(attack.text)]
+        ignoring.setdefault(one.threat.text, []).extend(texts)
+    for one in evaluations:
+        texts = list(dict.fromkeys(ignoring[one.threat.text]))
+        plain = one.model.kind == "Classifier" and "+" not in one.model.name
+        if texts and plain and not any(_ignores(attack.text) for attack in one.attacks):
+            yield f"{one.title} has no defense to ignore, so it ran without {', '.join(texts)}"
+
+
+def _ignores(text: str) -> bool:
+    return text.startswith(f"{OBLIVIOUS}(")
 
 
 def _mark(evaluation: Evaluation) -> Text:
