@@ -266,7 +266,7 @@ def _in_turn(evaluation: Evaluation) -> tuple[str, str] | None:
     (first, most), *later = shown
     clean = evaluation.clean
     of = " images" if clean is None else f" of the {clean.hits:,} correctly classified images"
-    others = listed([f"{text} {count:,}" for text, count in later])
+    others = listed([f"{text} broke {count:,}" for text, count in later])
     return (
         "Broke first",
         f"{first} broke {most:,}{of}; of those that the attacks before it left, {others}. Each ran "
