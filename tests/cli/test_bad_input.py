@@ -136,6 +136,18 @@ WRONG: dict[str, tuple[Sequence[str], str]] = {
         "'zoo:digits-natural+resize_pad' is stochastic: a gradient is one draw, and 'fgsm' would "
         "mistake noise for robustness. Evaluate it with --suite adaptive",
     ),
+    "a folder that is not there and no name": (
+        ["evaluate", MODEL, "--data", "my_images", "--threat", "linf:0.1"],
+        "no folder here is; `besiege data` lists the names",
+    ),
+    "a name with a slip": (
+        ["evaluate", MODEL, "--data", "digit", "--threat", "linf:0.1"],
+        "did you mean 'digits'",
+    ),
+    "a layer without bounds": (
+        ["certify", "zoo:digits-natural+jpeg", "--data", DATA, "--threat", "l2:0.1"],
+        "the method smoothing and 'zoo:digits-natural+jpeg+smoothed(sigma=0.25)'",
+    ),
     "no threat": (["evaluate", MODEL, "--data", DATA], "--threat"),
     "a word as a count": (ask(MODEL, DATA, THREAT, "--seed", "many"), "--seed"),
     "no images": (

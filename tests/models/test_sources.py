@@ -93,7 +93,7 @@ def test_loading_leaves_the_random_state_alone(weights: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "error", "says"),
     [
-        ("digits_cnn:{w}", DataError, "does not fit digits_cnn"),
+        ("digits_cnn:{w}", DataError, r"does not fit digits_cnn.*network of your own.*model\.py:"),
         ("digits_mpl:{w}", UnknownNameError, "did you mean 'digits_mlp'"),
         ("digits_mlp(hidden=3):{w}", InputError, "hidden"),
         ("digits_mlp(mean=__import__('os')):{w}", InputError, "name=value pairs"),
@@ -200,6 +200,11 @@ def nets(tmp_path: Path) -> Path:
     path.write_text(FACTORY)
     (tmp_path / "neighbour.py").write_text("WIDTH = 7\n")
     return path
+
+
+def test_a_file_with_a_similar_name_is_suggested(nets: Path) -> None:
+    with pytest.raises(InputError, match=r"does not exist: did you mean 'nets\.py'"):
+        load(f"{nets.with_name('ntes.py')}:plain")
 
 
 def test_a_factory_takes_literal_arguments(nets: Path) -> None:

@@ -79,7 +79,8 @@ def _network(victim: Victim) -> Classifier:
         )
         raise BoundError(
             f"'{name}' cannot be bounded: {what} no bounds. Networks have (zoo:, public:, "
-            "or FILE:FACTORY); randomised smoothing certifies any model"
+            "or FILE:FACTORY); randomised smoothing certifies any model, with the method smoothing "
+            f"and '{name}+smoothed(sigma=0.25)'"
         )
     if victim.sizing is not None:
         raise BoundError(f"'{name}' resizes its images, which has no bounds: give images that fit")

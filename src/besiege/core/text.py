@@ -14,6 +14,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from fractions import Fraction
 from hashlib import sha256
 from importlib.util import module_from_spec, spec_from_file_location
@@ -231,7 +232,9 @@ def from_file(source: str) -> tuple[Any, str]:
     path = Path(where + ".py")
     if not os.path.isfile(path):  # Path.is_file raises for some texts
         looked = "" if path.is_absolute() else f" in the folder {Path.cwd()}"
-        raise InputError(f"'{short(source)}' names the file {path}, which does not exist{looked}")
+        raise InputError(
+            f"'{short(source)}' names the file {path}, which does not exist{looked}{_alike(path)}"
+        )
     attribute = rest.partition("(")[0].strip()
     module = _module(path.resolve(), source)
     thing = getattr(module, attribute, None)
@@ -239,6 +242,15 @@ def from_file(source: str) -> tuple[Any, str]:
         known = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
         raise UnknownNameError(f"{path.name} has no '{attribute}': {near(attribute, known)}")
     return thing, rest
+
+
+def _alike(path: Path) -> str:
+    """The Python files beside a missing one with similar names, as the end of a message."""
+    if not os.path.isdir(path.parent):
+        return ""
+    beside = [other.name for other in path.parent.iterdir() if other.suffix == ".py"]
+    close = get_close_matches(path.name, beside, n=3, cutoff=0.6)
+    return f": did you mean {' or '.join(repr(name) for name in close)}?" if close else ""
 
 
 def _module(path: Path, source: str) -> Any:

@@ -246,10 +246,12 @@ def _existing(source: str | os.PathLike[str]) -> Path:
             return path
         raise InputError(f"{path} is a file of an unknown kind: {_FORMS}")
     if isinstance(source, str) and not any(mark in text for mark in "/\\~."):
-        known = [*NAMES, *_close(text, Path())]
+        # Names that share a few letters only, such as my_images and imagenet-sample, help nobody.
+        known = get_close_matches(text.casefold(), NAMES, n=3, cutoff=0.6)
+        known += _close(text, Path())
+        hint = f": {near(text, known)}" if known else "; `besiege data` lists the names"
         raise UnknownNameError(
-            f"no data set is called '{short(text)}', and no folder here is: {near(text, known)} "
-            f"({_FORMS})"
+            f"no data set is called '{short(text)}', and no folder here is{hint} ({_FORMS})"
         )
     shown = short(str(path), 200)
     if not os.path.isdir(path.parent):

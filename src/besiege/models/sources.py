@@ -270,7 +270,14 @@ def _from_weights(architecture: str, arguments: str, path: Path, text: str) -> C
         ) from None
     about = {key: given.pop(key) for key in _ABOUT_THE_VICTIM if key in given}
     check_arguments(ARCHITECTURES[architecture], given, architecture, also=_ABOUT_THE_VICTIM)
-    module = _of(architecture, given, read_weights(path), path.name)
+    tensors = read_weights(path)
+    try:
+        module = _of(architecture, given, tensors, path.name)
+    except DataError as problem:
+        raise DataError(
+            f"{problem}. If they are of a network of your own, name the function that builds it "
+            "and loads them: path/to/model.py:make"
+        ) from problem
     return Classifier(module, name=text, **about)
 
 
