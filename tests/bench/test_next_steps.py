@@ -205,7 +205,9 @@ def test_the_adaptive_suite_keeps_its_attacks(plan: Plan) -> None:
 
 
 def test_w33_and_w49_keep_the_attacks_too(plan: Plan) -> None:
-    ignoring = asked(plan, "oblivious(pgd)")
+    (step,) = next_steps(asked(plan, "oblivious(pgd)"), [Finding("W33", "", "")])
+    assert "--suite adaptive" in step.command, "it has that attack"
+    ignoring = asked(plan, "oblivious(pgd)", "oblivious(mim)")
     found = listed(ignoring, Finding("W33", "", "use --suite adaptive."))
     assert found[0] == "oblivious(pgd)" and "apgd(loss=dlr)" in found
     moved = asked(plan, "dim", "mim", substitute=("zoo:digits-natural",))

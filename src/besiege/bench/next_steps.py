@@ -136,7 +136,10 @@ def _adaptive(plan: Plan) -> str | None:
     threat = Threat.parse(plan.threat)
     if threat.eps is None or threat.access < Access.GRADIENT or plan.request.suite == "adaptive":
         return None
-    if _asked(plan) and not plan.request.substitute:
+    asked = set(plan.request.attacks or ())
+    # The suite keeps the attack that ignores the defense.
+    others = asked.difference((SUITES["adaptive"].ignores,), _of_suite(plan, "adaptive"))
+    if _asked(plan) and others and not plan.request.substitute:
         return _listed(plan, beside(plan.request.attacks or (), _of_suite(plan, "adaptive")))
     return _changed(plan, {**_LISTED, "suite": "adaptive", "substitute": (), "fuse": "logits"})
 
