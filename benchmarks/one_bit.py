@@ -13,6 +13,10 @@ plain code that shares nothing with the attacks:
   image, its bits and its median together, until it is misclassified and accepted;
 - enumerated: of images with at most `--most` such pixels all one-bit images are classified. Where
   no label leads by 0.007 or less, no attack whatever can succeed.
+
+    python benchmarks/one_bit.py --count 40 --most 0 --into docs/detectors.md
+
+`--into` replaces what stands between the two lines ``<!-- one bit -->`` of a page.
 """
 
 from __future__ import annotations
@@ -196,10 +200,11 @@ def lines(count: int, most: int, few: bool, device: str) -> Iterator[str]:
     alike = sum(abs(one.lead - one.least) < 1e-3 for one in known if one.least is not None)
     pixels = sorted(one.pixels for one in found)
     rate = Rate.of
+    options = f"--count {count} --most {most}{' --few' if few else ''}"
     yield "Measured {}, commit {}, {}, torch {}.".format(date[:10], *rest)
-    yield f"{len(found)} images that are classified correctly and accepted; {pixels[0]} to"
-    yield f"{pixels[-1]} of 784 bits within reach, in the median {pixels[len(pixels) // 2]}."
-    yield "95 % intervals in brackets."
+    yield f"{len(found)} images (`{options}`) that are classified correctly and accepted;"
+    yield f"{pixels[0]} to {pixels[-1]} of 784 bits within reach, in the median"
+    yield f"{pixels[len(pixels) // 2]}. 95 % intervals in brackets."
     yield ""
     yield "| | images |"
     yield "|---|---|"
@@ -207,6 +212,8 @@ def lines(count: int, most: int, few: bool, device: str) -> Iterator[str]:
     broken = sum(one.broken for one in found)
     yield f"| a misclassified one-bit image was found | {rate(misled, len(found))} |"
     yield f"| an image was made misclassified and accepted | {rate(broken, len(found))} |"
+    if not known:
+        return
     yield f"| all one-bit images enumerated (at most {most} bits) | {len(known)} |"
     yield f"| no attack can succeed on | {safe} |"
     yield f"| the search had found the smallest lead of | {alike} |"

@@ -128,8 +128,8 @@ SLIPS: tuple[tuple[str, str, str, str, str], ...] = (
     (
         "smoothadv: other noise in the loss",
         "training/epochs.py",
-        'batch.dice.of("epoch", batch.epoch))',
-        'batch.dice.of("other", batch.epoch))',
+        'batch.dice.of("epoch", batch.epoch)',
+        'batch.dice.of("other", batch.epoch)',
         "tests/training/test_smoothadv.py::test_the_noise_of_an_image_is_the_same_in_every_step_and_in_the_loss",
     ),
     (

@@ -70,7 +70,7 @@ def test_records_hold_the_radii_of_the_same_images(run: tuple[Path, Evaluation])
     assert (figures.votes.n, figures.votes.alpha) == (N, 0.001)
     assert figures.votes.abstains == int(found.abstains.sum())
     assert figures.proved == int((found.right & (found.radius >= 0.1)).sum()) > 0
-    assert figures.proved + figures.broken + figures.open == COUNT
+    assert figures.proved + figures.broken + figures.wrong + figures.open == COUNT
     assert figures.clean.value >= figures.empirical.value >= figures.certified.value
     assert figures.curve is not None and figures.curve.certified[0] == found.right.mean()
 
@@ -171,7 +171,7 @@ def test_an_abstention_of_the_deployed_vote_is_no_contradiction() -> None:
     assert not len(contradictions(evidence))
     found = certified_figures(Case(evidence))
     assert found is not None
-    assert (found.proved, found.broken, found.open) == (370, 30, 0)
+    assert (found.proved, found.broken, found.wrong, found.open) == (370, 0, 30, 0)
     assert found.clean.value >= found.empirical.value >= found.certified.value
 
 
@@ -214,6 +214,6 @@ def test_the_command_shows_what_a_certificate_rests_on(
     words += ["--method", "smoothing(n=100)", "--attacks", "noise", "--out", str(tmp_path / "run")]
     assert main(words) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "certified" in shown and "100 votes, each wrong with 0.001 at most" in shown
+    assert "each certificate from 100 votes, wrong with probability 0.001 at most" in shown
     page = (tmp_path / "run" / "report.html").read_text("utf-8")
     assert "Certificates of randomised smoothing, from 100 votes" in page

@@ -12,12 +12,16 @@ import pytest
 from rich.console import Console
 
 import besiege
-from besiege.attacks.suites import DEFAULT
-from besiege.bench.next_steps import _STEPS, next_steps
+from besiege.attacks.attack import parse, spelled, split
+from besiege.attacks.suites import DEFAULT, SUITES
+from besiege.bench.next_steps import _STEPS, _WEAK, next_steps
 from besiege.bench.overview import open_run
 from besiege.bench.plan import Plan
+from besiege.bench.request import read_attacks
+from besiege.bench.stronger import UNTARGETED
 from besiege.core.errors import Finding
 from besiege.core.rules import FAULTS, TITLES
+from besiege.core.threat import Goal, Threat
 from besiege.report import table, write_page
 
 ASK: dict[str, Any] = {"threat": "linf:0.15", "count": 30, "curve": False}
@@ -40,8 +44,15 @@ def command(plan: Plan, *ids: str) -> list[str]:
     return [one.command for one in next_steps(plan, [Finding(id, "", "") for id in ids])]
 
 
-def test_weak_attacks_lead_to_a_stronger_suite_once(plan: Plan) -> None:
-    (step,) = next_steps(plan, [Finding(id, "", "") for id in ("W05", "W08", "W05", "W24")])
+def usual(plan: Plan, **changes: Any) -> Plan:
+    """The plan of a request that names no attacks."""
+    asked = plan.request.model_copy(update={"attacks": DEFAULT, **changes})
+    return plan.model_copy(update={"request": asked, "threat": asked.threat})
+
+
+def test_weak_default_attacks_lead_to_a_stronger_suite_once(plan: Plan) -> None:
+    found = [Finding(id, "", "") for id in ("W05", "W08", "W05", "W24")]
+    (step,) = next_steps(usual(plan), found)
     assert step.rules == ("W05", "W08")
     assert (
         shlex.split(step.command)
@@ -54,7 +65,7 @@ def test_weak_attacks_lead_to_a_stronger_suite_once(plan: Plan) -> None:
 
 @pytest.mark.parametrize(
     ("ran", "next_one"),
-    [("quick", "standard"), ("standard", "plus"), ("plus", None), ("pgd, fgsm", "standard")],
+    [("quick", "standard"), ("standard", "plus"), ("plus", None)],
 )
 def test_the_next_suite_is_stronger_than_the_one_that_ran(
     plan: Plan, ran: str, next_one: str | None
@@ -68,9 +79,7 @@ def test_the_next_suite_is_stronger_than_the_one_that_ran(
     ("threat", "suite"), [("linf", "minimum"), ("linf:0.15 score", "score"), ("l2:1", "standard")]
 )
 def test_the_suite_fits_the_threat(plan: Plan, threat: str, suite: str) -> None:
-    request = plan.request.model_copy(update={"threat": threat})
-    other = plan.model_copy(update={"threat": threat, "request": request})
-    assert f"--suite {suite} " in command(other, "W03")[0]
+    assert f"--suite {suite} " in command(usual(plan, threat=threat), "W03")[0]
 
 
 @pytest.mark.parametrize("rule", FAULTS)
@@ -84,7 +93,7 @@ def test_a_fault_of_the_model_leads_to_another_model_and_the_same_command(
 
 
 def test_gradients_that_vanish_for_some_images_only_are_no_fault_of_the_model(plan: Plan) -> None:
-    assert "--suite standard" in command(plan, "W11")[0]
+    assert "--suite standard" in command(usual(plan), "W11")[0]
 
 
 def test_a_model_that_may_be_declared_wrongly_is_examined_again(plan: Plan) -> None:
@@ -112,6 +121,7 @@ def test_the_command_that_ran_is_not_suggested_again(plan: Plan) -> None:
     assert command(plan.model_copy(update={"request": request}), "W21") == []
     listed = plan.request.model_copy(update={"attacks": ("nattack", "square")})
     assert command(plan.model_copy(update={"request": listed}), "W42") == []
+    assert "--attacks 'fgsm, nattack, square' " in command(plan, "W42")[0]
 
 
 def test_nothing_is_said_about_the_curve_while_figures_must_not_be_quoted(plan: Plan) -> None:
@@ -119,12 +129,106 @@ def test_nothing_is_said_about_the_curve_while_figures_must_not_be_quoted(plan: 
     assert [one.rules for one in next_steps(plan, found)] == [("W48",)]
 
 
+def asked(plan: Plan, *texts: str, **changes: Any) -> Plan:
+    """The plan of a request that names these attacks."""
+    resolved = read_attacks(texts, None, Threat.parse("linf:0.15"))[0]
+    specs = tuple(
+        plan.attacks[0].model_copy(update={"text": str(one), "spelled": spelled(one)})
+        for one in resolved.values()
+    )
+    request = plan.request.model_copy(update={"attacks": tuple(resolved), **changes})
+    return plan.model_copy(update={"request": request, "attacks": specs, "threat": request.threat})
+
+
+def listed(plan: Plan, *found: Finding) -> list[str]:
+    """The attacks of the only command."""
+    (step,) = next_steps(plan, found)
+    words = shlex.split(step.command)
+    return split(words[words.index("--attacks") + 1])
+
+
+def weak(id: str, text: str, what: str = "steps") -> Finding:
+    return Finding(id, f"the second half of '{text}' still gained.", f"give it more {what}.")
+
+
+def test_an_attack_that_has_not_converged_gets_more_steps_and_the_others_stay(plan: Plan) -> None:
+    three = asked(plan, "oblivious(pgd)", "pgd(loss=margin)", "opgd")
+    assert listed(three, weak("W05", "pgd(loss=margin)")) == [
+        "oblivious(pgd)",
+        "pgd(steps=100, loss=margin)",
+        "opgd",
+    ]
+    (long,) = listed(asked(plan, "pgd(steps=80)"), weak("W07", "pgd(steps=80)"))
+    assert long == "pgd(steps=160)"
+    again = listed(asked(plan, "pgd(restarts=3)"), weak("W06", "pgd(restarts=3)", "restarts"))
+    assert again == ["pgd(restarts=6)"]
+
+
+def test_what_the_advice_counts_is_raised(plan: Plan) -> None:
+    plan = asked(plan, "oblivious(pgd)", "averaged(pgd(steps=10), 5)")
+    weak = (
+        "'averaged(pgd(steps=10), 5)' takes only 10 steps and averages only 5 draws: give it more."
+    )
+    both = listed(plan, Finding("W48", "it missed 9.", f"Too weak. {weak}", "stop"))
+    assert both == ["oblivious(pgd)", "averaged(pgd(steps=100), 20)"]
+    draws = weak.replace("takes only 10 steps and ", "")
+    assert listed(plan, Finding("W08", "it missed 9.", draws))[1] == "averaged(pgd(steps=10), 20)"
+
+
+def test_other_advice_adds_attacks_to_those_that_were_asked(plan: Plan) -> None:
+    three = asked(plan, "oblivious(pgd)", "square()", "opgd")
+    found = listed(three, Finding("W08", "", "Use other losses."))
+    assert found == ["oblivious(pgd)", "square", "opgd", "apgd", "apgdt", "fabt"]
+    found = listed(three, Finding("W08", "", "Use other losses."), weak("W05", "opgd"))
+    assert "opgd(steps=" in "".join(found) and "fabt" in found, "one command follows both"
+
+
+def test_an_attack_that_cannot_be_longer_is_joined_by_others(plan: Plan) -> None:
+    presets = asked(plan, "apgd@croce", "fgsm")
+    assert listed(presets, weak("W05", "apgd@croce"))[:3] == ["apgd@croce", "fgsm", "apgd"]
+    assert "apgd" in listed(presets, weak("W05", "fgsm")), "one step is what it is"
+
+
+def test_an_attack_is_not_listed_twice_when_it_grows_into_another(plan: Plan) -> None:
+    both = asked(plan, "pgd(steps=100, loss=margin)", "pgd(loss=margin)")
+    assert listed(both, weak("W05", "pgd(loss=margin)")) == ["pgd(steps=100, loss=margin)"]
+
+
+def test_the_adaptive_suite_keeps_its_attacks(plan: Plan) -> None:
+    texts = SUITES["adaptive"].attacks_for(Threat.parse("linf:0.15").norm)
+    adaptive = asked(plan, *texts, suite="adaptive")
+    (step,) = next_steps(adaptive, [weak("W05", "pgd(steps=100, loss=margin)")])
+    words = shlex.split(step.command)
+    assert "--attacks" not in words, "still one after the other"
+    ran = split(words[words.index("--suite") + 1])
+    assert ran == [text.replace("steps=100", "steps=200") for text in texts]
+
+
+def test_w33_and_w49_keep_the_attacks_too(plan: Plan) -> None:
+    ignoring = asked(plan, "oblivious(pgd)")
+    found = listed(ignoring, Finding("W33", "", "use --suite adaptive."))
+    assert found[0] == "oblivious(pgd)" and "apgd(loss=dlr)" in found
+    moved = asked(plan, "dim", "mim", substitute=("zoo:digits-natural",))
+    assert listed(moved, Finding("W49", "", "", "note")) == ["dim", "mim"]
+    (step,) = next_steps(moved, [Finding("W49", "", "", "note")])
+    assert "--substitute" not in step.command
+
+
+def test_a_target_has_no_attacks_that_choose_their_class(plan: Plan) -> None:
+    aimed = asked(plan, "mim", threat="linf:0.15 targeted:random")
+    assert listed(aimed, Finding("W08", "", "")) == ["mim", "apgd", "fabt", "square"]
+    for suite in SUITES.values():
+        for text in {text for listed in suite.lists.values() for text in listed}:
+            chooses = parse(text).goals == {Goal.UNTARGETED}
+            assert chooses == any(word in text for word in UNTARGETED), text
+
+
 def test_missing_records_lead_to_the_same_command(plan: Plan) -> None:
     assert command(plan, "UNFINISHED") == [plan.request.command]
 
 
 def test_every_command_is_of_a_rule_that_exists() -> None:
-    assert set(_STEPS) - set(TITLES) <= {"W10"}
+    assert {*_STEPS, *_WEAK} <= set(TITLES) and not set(_STEPS) & set(_WEAK)
 
 
 def test_images_lost_in_transfer_are_told_from_attacks_that_fail(tmp_path: Path) -> None:

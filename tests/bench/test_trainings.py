@@ -8,8 +8,9 @@ import shutil
 import signal
 import tomllib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -33,7 +34,7 @@ from besiege.bench.store import Store
 from besiege.bench.work_estimate import Event
 from besiege.cli import main
 from besiege.core.errors import InputError, StoreError, VictimError
-from besiege.training import fit
+from besiege.training import epochs, fit
 from besiege.training.checkpoints import Checkpoint
 from besiege.training.epochs import Training
 
@@ -444,15 +445,34 @@ def test_only_models_that_a_cell_uses_are_trained(tmp_path: Path) -> None:
     assert list(keys(tmp_path / "run")) == ["natural"]
 
 
-def test_the_forecast_counts_and_times_trainings(tmp_path: Path) -> None:
+@pytest.fixture
+def work(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], float]]:
+    """A clock that shows the images that linear layers answered: it is the same under any load."""
+    answered = 0.0
+
+    def count(module: object, given: tuple[Any, ...]) -> None:
+        nonlocal answered
+        answered += len(given[0]) if isinstance(module, torch.nn.Linear) else 0
+
+    hook = torch.nn.modules.module.register_module_forward_pre_hook(count)
+    monkeypatch.setattr(epochs, "time", SimpleNamespace(perf_counter=lambda: answered))
+    yield lambda: answered
+    hook.remove()
+
+
+def test_the_forecast_counts_and_times_trainings(tmp_path: Path, work: Callable[[], float]) -> None:
     models = {
         **tomllib.loads(SPEC)["models"],
         "taught": {"train": "distilled(epochs=1)", "arch": "digits_mlp"},
     }
-    found = forecast(prepare_benchmark(declared(spec(), Path()), tmp_path, None, Machine()))
+    prepared = prepare_benchmark(declared(spec(), Path()), tmp_path, None, Machine())
+    found = forecast(prepared, work)
     assert [(one.model, one.epochs) for one in found.trainings] == [("natural", 2), ("trades", 2)]
     natural, trades = (one.seconds or 0.0 for one in found.trainings)
-    assert 0 < natural < trades
+    # Two epochs of all images, each through the three layers of the network once.
+    assert natural == 2 * 3 * len(besiege.data.load("digits", "train"))
+    # Trades attacks each image, and holds 100 images out.
+    assert trades > natural
     assert found.tasks == 2 + sum(cell.tasks for cell in found.cells)
     assert found.seconds is not None and found.seconds > natural + trades
     taught = prepare_benchmark(declared(spec(models=models), Path()), tmp_path, None, Machine())

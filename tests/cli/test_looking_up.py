@@ -226,7 +226,7 @@ def test_models(besiege: Besiege) -> None:
             "show 95 % intervals and arguments",
         ),
         (
-            160,
+            200,
             "zoo:digits-pgd-at digits_cnn pgd-at linf:0.15 38.3 k "
             "98.2 [96.4, 99.3] 75.6 [71.0, 79.7] 73.8 [69.2, 78.1]",
             "",

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 
 from besiege.core.errors import InputError
-from besiege.core.text import MOST, check_whole, number, read, read_arguments, short, whole
+from besiege.core.text import (
+    MOST,
+    check_whole,
+    from_file,
+    number,
+    read,
+    read_arguments,
+    short,
+    whole,
+)
 
 
 @pytest.mark.parametrize(
@@ -98,3 +110,15 @@ def test_ordinary_texts_are_far_from_the_bounds() -> None:
 
 def test_long_texts_are_quoted_by_their_beginning() -> None:
     assert short("abc") == "abc" and short("a" * 100) == "a" * 60 + "..."
+
+
+def test_a_file_changed_within_the_same_second_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    path = tmp_path / "mine.py"
+    for value in (1, 4):  # files of one length: compiled code is told apart by seconds and length
+        path.write_text(f"def make():\n    return {value}\n")
+        os.utime(path, ns=(1_700_000_000_000_000_000 + value,) * 2)
+        made, _ = from_file(f"{path}:make")
+        assert made() == value

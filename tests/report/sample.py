@@ -127,7 +127,8 @@ def by_chance() -> Figures:
     likely = (Probability(0.0, 0.0, 0.522, 25), Probability(1.0, 0.478, 1.0, 175))
     spreads = Spread(0.9605, 0.0031), Spread(0.2151, 0.0102)
     drawn = Draws(5, *spreads, attacks, within, likely)
-    return figures(replace(found, chance=drawn))
+    model = replace(found.model, stochastic=True, draws=10)
+    return figures(replace(found, chance=drawn, model=model))
 
 
 MODEL = ModelFigures(

@@ -15,6 +15,7 @@ from tests.report.sample import DATA, evaluation, threat
 
 from besiege.bench.comparison import Compared, Group, Pair, PairedComparison
 from besiege.core.errors import Finding, Level
+from besiege.core.examination import Check, Examination
 from besiege.metrics.crossings import along_budget
 from besiege.metrics.intervals import Rate
 from besiege.metrics.paired import Difference, samples_needed
@@ -74,6 +75,20 @@ def printed(found: PairedComparison, width: int = 80, images: bool = False) -> s
     with console.capture() as held:
         console.print(ComparisonTable(found, images))
     return held.get()
+
+
+def test_the_word_unknown_stays_with_the_figure() -> None:
+    checks = (Check("attacks are strong enough", "not run"),)
+    doubted = compared("a", 46, figures=evaluation(examination=Examination(checks)))
+    one = group([doubted, compared("b", 40)], [pair("a", "b", 30, 10)])
+    found = PairedComparison((one,), ())
+    lines = [" ".join(line.split()) for line in printed(found).splitlines()]
+    (first,) = (line for line in lines if line.startswith("1 a "))
+    (second,) = (line for line in lines if line.startswith("2 b "))
+    assert first.endswith("unknown") and "unknown" not in second
+    assert "This concerns a." in " ".join(lines) and "This concerns a." in in_words(found)
+    certain = PairedComparison((replace(one, evaluations=one.evaluations[1:]),), ())
+    assert "unknown" not in printed(certain)
 
 
 # Sentences.

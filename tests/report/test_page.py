@@ -35,8 +35,9 @@ from tests.report.sample import (
 )
 
 from besiege.core.errors import DataError, Finding, StoreError
+from besiege.core.examination import Check, Examination
 from besiege.metrics import RunFigures
-from besiege.metrics.values import AttackCurve, AttackQueries, Picture
+from besiege.metrics.values import AttackCurve, AttackQueries, DefenseFigures, Picture
 from besiege.report import fragment, write
 from besiege.report.charts import charts, steps_chart
 from besiege.report.grouping import ranked
@@ -208,6 +209,29 @@ def test_every_attack_is_in_the_table_and_the_strongest_stands_out() -> None:
     assert "332 4 0.149 44.1 3.2 s" in rows[1]
 
 
+def test_a_suite_says_what_broke_first_and_calls_no_attack_the_strongest() -> None:
+    text = rendered(suite(), pictures)
+    shown = Reader(text).text
+    assert "Broke first apgd broke 263 of the 383 correctly classified images" in shown
+    assert "none is the strongest" in shown and "broke most" not in shown
+    body = text[text.index('<table class="attacks"') :]
+    table = Reader(body[: body.index("</table>") + 8]).text
+    assert "Ran on" in table and "Alone" not in table and "Alone:" not in shown
+    assert "Ran on: the images that no attack before it broke" in shown
+    line = "45.0 % if the defense is ignored, 26.7 % if it is known"
+    worth = DefenseFigures(rate(27, 60), rate(16, 60))
+    assert f"Defense {line}, on the same images." in read(figures(evaluation(defense=worth))).text
+
+
+def test_the_word_unknown_stays_with_the_figure_in_the_table_of_several() -> None:
+    one, *others = four().evaluations
+    checks = (Check("attacks are strong enough", "not run"),)
+    doubted = rendered(figures(replace(one, examination=Examination(checks)), *others), pictures)
+    cells = [cell.partition("</div>")[0] for cell in doubted.split('<div class="cell">')[1:5]]
+    assert [cell.count(">unknown</span>") for cell in cells].count(1) == 1
+    assert 'class="badge" title="Quote' not in rendered(four(), pictures)
+
+
 def test_which_attack_broke_what_first_and_what_it_left() -> None:
     text = rendered(suite(), pictures)
     table = text[text.index('<table class="cascade"') :]
@@ -229,6 +253,10 @@ def test_a_model_that_answers_by_chance_has_a_mean_and_a_deviation() -> None:
     assert "5 tries 10 tries" in text
     assert "0.0 % 0.0 % to 52.2 % 25" in text and "100.0 % 47.8 % to 100.0 % 175" in text
     assert "Stochastic model" not in read(suite()).text
+    assert text.count("right in most of 10 draws: quote this figure, with these words") == 1
+    assert "of the images are still classified correctly in most of 10 draws; without" in text
+    assert "One draw 21.5 % right in a single draw, another figure" in text
+    assert "of 10 draws" not in read(suite()).text
 
 
 def test_equal_attacks_share_the_mark_and_idle_ones_get_none() -> None:

@@ -11,6 +11,7 @@ from tests.report.sample import pictures
 
 from besiege.bench.board import Board, BoardCell
 from besiege.bench.standings import settings_of
+from besiege.core.examination import Check, Examination
 from besiege.report.site.view import Site
 from besiege.report.site.writing import site_files
 
@@ -59,6 +60,51 @@ def test_tabs_and_sentence_name_what_the_attacker_knows() -> None:
     single = {n: getattr(other, n)[:, :1] for n in ("covered", "left", "success", "distance")}
     one = replace(other, attacks=other.attacks[:1], **single)
     assert "under the transfer attack" in lead(page(replace(board, cells=(one,))))
+
+
+def test_a_suite_is_labelled_and_only_a_sole_breaker_is_outlined() -> None:
+    board = crowd(2, 1, 40)
+    cell = replace(board.cells[0], suite=True)
+    left, success = np.zeros_like(cell.left), np.zeros_like(cell.success)
+    right = np.ones_like(cell.correct)
+    left[0, :, :30], success[0, 1, 30:] = True, True
+    left[0, 0] = True  # of the first model the second attack broke ten, the others none
+    left[1, 0, :35], left[1, 1:, :20] = True, True
+    success[1, 0, 35:], success[1, 1, 20:35] = True, True
+    planted = replace(cell, left=left, success=success, robust=np.all(left, 1), correct=right)
+    covered = cell.covered.copy()
+    covered[0, 4] = False  # and it ran four attacks
+    suites = replace(board, cells=(replace(planted, covered=covered),))
+    text = page(suites)
+    ranked = [cell.models.index(one.model) for one in settings_of(suites)[0].standings]
+    assert ranked == [0, 1] and "the worst of 4 attacks" in lead(text)
+    marks = outlined(text)
+    assert [row[0] for row in marks] == [False, True, False, False, False]
+    assert not any(row[1] for row in marks)
+    assert text.count("suite: each row includes those above it") == 1
+    assert text.count("several attacks of a suite, each on what was left") == 1
+    assert "among the attacks that it ran" in text and "ran one after the other" in text
+    own = page(suites, "cells/linf-8-255-number-0.html")
+    assert ">Ran on</th>" in own and ">Only by it</th>" not in own
+    plain = page(replace(board, cells=(replace(planted, suite=False),)))
+    assert "one after the other" not in plain and "the worst of 5 attacks" in lead(plain)
+
+
+def test_the_word_unknown_stays_with_the_figure() -> None:
+    board = crowd(2, 1, 40)
+    checks = (Check("attacks are strong enough", "not run"),)
+    (first, *others) = board.figures.evaluations
+    doubted = replace(first, examination=Examination(checks))
+    given = replace(board, figures=replace(board.figures, evaluations=(doubted, *others)))
+    leaderboard = page(given).partition('<table class="board')[2].partition("</table>")[0]
+    shown = [row for row in leaderboard.split("<tr") if ">unknown</span>" in row]
+    assert len(shown) == 1 and board.cells[0].models[0] in shown[0]
+    assert "unknown" not in page(board)
+    best = settings_of(board)[0].standings[0].model == board.cells[0].models[0]
+    assert ("quote it with that word" in lead(page(given))) == best
+    all_doubted = tuple(replace(one, examination=Examination(checks)) for one in (first, *others))
+    every = replace(board, figures=replace(board.figures, evaluations=all_doubted))
+    assert "quote it with that word" in lead(page(every))
 
 
 def test_all_attacks_together_break_an_image_if_one_of_them_does() -> None:

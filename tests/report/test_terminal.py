@@ -28,10 +28,13 @@ from tests.report.sample import (
 
 from besiege.bench.work_estimate import Event, Stage
 from besiege.core.errors import Finding, Level
-from besiege.metrics.values import AttackQueries, NextStep
+from besiege.core.examination import Check, Examination
+from besiege.metrics.intervals import Rate
+from besiege.metrics.values import AttackQueries, DefenseFigures, EvaluationFigures, NextStep
 from besiege.report import bar, table
 from besiege.report.findings import _amount
 
+IN_TURN = "The attacks ran one after the other, so none is called the strongest."
 (SEARCH,) = smallest_run().evaluations
 
 
@@ -107,7 +110,7 @@ def test_every_attack_has_its_figures_and_the_strongest_a_mark() -> None:
 def test_a_suite_shows_what_stood_before_and_after_each_attack() -> None:
     lines = [" ".join(line.split()) for line in printed(suite()).splitlines()]
     assert "attack accuracy 95 % before broken left passes time" in lines
-    assert "apgd * 30.2 % [25.7, 35.0] 383 263 120 44.1 3.2s" in lines
+    assert "apgd 30.2 % [25.7, 35.0] 383 263 120 44.1 3.2s" in lines
     assert "fabt 19.6 % [15.9, 23.9] 80 2 78 44.1 3.2s" in lines
     legend = " ".join(lines)
     assert "before, left: unbroken images" in legend and "alone:" not in legend
@@ -118,12 +121,12 @@ def test_the_legend_explains_only_the_columns_that_fit() -> None:
     asked = (AttackQueries(found.attacks[-1].text, 78, 4321.0, 5000.0, 200.0),)
     given = figures(replace(found, queries=asked))
     said = [" ".join(printed(given, width).split()) for width in (80, 100)]
-    narrow, wide = (text.split("* broke most") for text in said)
+    narrow, wide = (text.split(IN_TURN) for text in said)
     assert "left passes time" in narrow[0], "the time fits where the queries do not"
     assert "queries" not in narrow[0] and "queries" not in narrow[1]
     assert "left passes queries time" in wide[0] and "queries: mean (median)" in wide[1]
-    for one in (figures(), suite()):
-        head, legend = printed(one, 40).split("* broke most")
+    for one, begin in ((figures(), "* broke most"), (suite(), IN_TURN[:12])):
+        head, _, legend = printed(one, 40).rpartition(begin)
         for name in ("broken", "before", "left", "alone", "median", "passes"):
             explained = re.search(rf"\b{name}[:,]", legend) is not None
             assert explained == (f" {name}" in head), name
@@ -131,10 +134,24 @@ def test_the_legend_explains_only_the_columns_that_fit() -> None:
 
 def test_a_model_that_answers_by_chance_has_a_mean_and_a_deviation() -> None:
     said = (
-        "mean (sd) of 5 draws, clean 96.05 % (0.31); any of 5 draws 12.5 %, any of 10 draws 8.8 %"
+        "right in a single draw, mean (sd) of 5, clean 96.05 % (0.31); right in all of 5 draws "
+        "12.5 %, all of 10 draws 8.8 %"
     )
-    assert f"stochastic 21.51 % (1.02) {said}" in " ".join(printed(by_chance()).split())
-    assert "stochastic" not in printed(suite())
+    shown = " ".join(printed(by_chance()).split())
+    assert f"one draw 21.51 % (1.02) {said}" in shown
+    assert "draw" not in printed(suite())
+
+
+def test_one_figure_of_a_stochastic_model_is_named_as_the_one_to_quote() -> None:
+    shown = " ".join(printed(by_chance()).split())
+    assert shown.count("quote this figure") == 1
+    words = "right in most of 10 draws (quote this figure, with these words), worst of 4 attacks"
+    assert re.search(r"robust [\d.]+ % \[[\d., ]+\] " + re.escape(words), shown)
+    assert "right in most of 10 draws, 95 % intervals" in shown
+    assert "broken where half of 10 draws or more are successes; the suite attacks those" in shown
+    (one,) = by_chance().evaluations
+    both = " ".join(printed(figures(one, replace(one, model=replace(one.model, name="b")))).split())
+    assert both.count("an image counts where it is right in most of 10 draws") == 2
 
 
 def test_distances_in_the_unit_of_the_budget() -> None:
@@ -180,6 +197,48 @@ def test_several_evaluations_are_compared_and_warnings_said_once() -> None:
     assert head[3].startswith("zoo:digits-pgd-at l2:0.5 96.5 % 82.4 % [78.3, 86.0]")
     assert text.count("W24") == 2 and text.count("The interval is 6.6 points wide.") == 1
     assert "alone: broken by this attack only" not in text
+
+
+def test_no_attack_of_a_suite_is_called_the_strongest_where_several_broke_images() -> None:
+    shown = " ".join(printed(suite()).split())
+    assert "*" not in shown and "broke most" not in shown and IN_TURN in shown
+    several = printed(figures(*suite().evaluations, *suite().evaluations))
+    assert "strongest" not in several
+    # Where one attack broke all that were broken, no other can have broken more.
+    (one,) = suite().evaluations
+    first, *others = one.cascade
+    idle = [replace(s, before=first.left, broken=0, left=first.left) for s in others]
+    sure = " ".join(printed(figures(replace(one, cascade=(first, *idle)))).split())
+    assert "apgd * 30.2 %" in sure and "* broke most images." in sure and IN_TURN not in sure
+
+
+def test_one_line_says_what_a_defense_is_worth_against_either_attacker() -> None:
+    worth = DefenseFigures(Rate.of(27, 60), Rate.of(16, 60))
+    line = "45.0 % if the defense is ignored, 26.7 % if it is known"
+    one = evaluation(defense=worth)
+    assert f"defense {line}" in " ".join(printed(figures(one)).split())
+    other = replace(evaluation(), model=replace(MODEL, name="b"))
+    both = " ".join(printed(figures(one, other)).split())
+    assert both.count(line) == 1 and f"{one.title}: {line}" in both
+
+
+def unknown(one: EvaluationFigures) -> EvaluationFigures:
+    """The same, where a check was not run."""
+    return replace(one, examination=Examination((Check("attacks are strong enough", "not run"),)))
+
+
+def test_the_word_unknown_stays_with_the_figure_in_a_table_of_several() -> None:
+    one, *others = four().evaluations
+    stopped = Finding("W14", "It answered differently.", "Make it deterministic.", "stop")
+    wrong = replace(unknown(others[0]), warnings=(stopped,))
+    given = figures(unknown(one), wrong, *others[1:])
+    lines = [" ".join(line.split()) for line in printed(given).splitlines()]
+    assert [line for line in lines if line.endswith("unknown")] == [
+        line for line in lines if line.startswith("zoo:digits-natural linf:8/255 96.5 % 11.8 %")
+    ]
+    assert "quote the figure with that word" in " ".join(lines)
+    assert all(len(line) <= 80 for line in printed(given).splitlines())
+    assert "unknown" not in printed(four())
 
 
 def test_a_column_of_attacks_without_room_is_left_out() -> None:

@@ -180,6 +180,11 @@ class BoardCell:
         """What the attacker knows: white box, transfer, scores or decisions."""
         return TRANSFER if any(self.sources) else KNOWLEDGE.get(self.access, self.access)
 
+    @property
+    def in_turn(self) -> bool:
+        """Whether the accuracy under an attack includes the attacks before it."""
+        return self.suite and not self.search and len(self.attacks) > 1
+
     def known_to(self, attack: str) -> str:
         """The same of one attack: one that ignores the defense transfers in any cell."""
         return TRANSFER if attack.startswith(f"{OBLIVIOUS}(") else self.knowledge

@@ -8,7 +8,7 @@ from besiege.bench.spec import Request
 from besiege.core.shell import shell
 from besiege.core.threat import CLASS
 
-_NOT_OPTIONS = ("model", "data", "threat", "across", "command", "textual")
+_NOT_OPTIONS = ("model", "data", "threat", "across", "apart", "command", "textual")
 _SHARD = 100
 """The default shard on a CPU; another one is part of the command."""
 

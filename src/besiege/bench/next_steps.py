@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from besiege.attacks.suites import DEFAULT, DEFAULT_TARGETED
+from besiege.attacks.suites import DEFAULT, DEFAULT_TARGETED, DEFAULT_TRANSFER, SUITES
 from besiege.bench.command import command_of, examine_command
 from besiege.bench.plan import Plan
-from besiege.bench.spec import Request
+from besiege.bench.spec import AttackSpec, Request
+from besiege.bench.stronger import beside, longer, suite_attacks
 from besiege.core.errors import Finding
 from besiege.core.rules import faults
 from besiege.core.threat import Access, Threat
@@ -27,10 +28,11 @@ def next_steps(plan: Plan, findings: Sequence[Finding]) -> tuple[NextStep, ...]:
         return _repaired(plan, broken)
     stopped = any(one.level == "stop" for one in findings)
     rules: dict[str, list[str]] = {}
+    weak = [one for one in findings if one.id in _WEAK]
     for id in dict.fromkeys(finding.id for finding in findings):
-        if id not in _STEPS or (stopped and id in _LATER):
+        if stopped and id in _LATER:
             continue
-        command = _STEPS[id](plan)
+        command = _stronger(plan, weak) if id in _WEAK else _STEPS.get(id, _nothing)(plan)
         if command is not None:
             rules.setdefault(command, []).append(id)
     return tuple(NextStep(tuple(ids), command) for command, ids in rules.items())
@@ -43,26 +45,90 @@ def _repaired(plan: Plan, rules: Sequence[str]) -> tuple[NextStep, ...]:
     return (NextStep(tuple(rules), command, first),) if command else ()
 
 
-def _stronger(plan: Plan) -> str | None:
-    """A stronger suite than the one that ran; None where there is none."""
-    threat, ran = Threat.parse(plan.threat), plan.request.suite
+def _nothing(plan: Plan) -> None:
+    """The command of a rule that needs none."""
+
+
+def _stronger(plan: Plan, findings: Sequence[Finding]) -> str | None:
+    """The attacks that were asked for, longer or with others; otherwise a stronger suite.
+
+    None where there is nothing stronger.
+    """
     if plan.request.substitute:
         return None
-    if threat.eps is None:
-        ladder = ["minimum"]
-    elif threat.access < Access.GRADIENT:
-        ladder = [str(threat.access)]
-    elif plan.model.stochastic:
-        ladder = ["adaptive"]
-    else:
-        ladder = ["standard", "plus"]
+    if not _asked(plan):
+        return _above(plan)
+    texts, rest = longer(plan.request.attacks or (), plan.attacks, findings)
+    return _listed(plan, beside(texts, _of_suite(plan, _ladder(plan)[0]) if rest else ()))
+
+
+def _asked(plan: Plan) -> bool:
+    """Whether the user chose the attacks one by one, or a suite that has no stronger one."""
+    request = plan.request
+    if request.suite is not None:
+        return request.suite not in SUITES or request.suite == "adaptive"
+    return bool(request.attacks) and not _usual(plan)
+
+
+def _usual(plan: Plan) -> bool:
+    """Whether the attacks that ran are those of a request that names none."""
+    attacks = plan.request.attacks or ()
+    listed = (DEFAULT, DEFAULT_TARGETED, DEFAULT_TRANSFER)
+    searched = Threat.parse(plan.threat).eps is None and len(attacks) == 1
+    return attacks in listed or (searched and str(attacks[0]).startswith("minimal(pgd("))
+
+
+def _of_suite(plan: Plan, name: str) -> tuple[str, ...]:
+    """The attacks of a suite on this model."""
+    model, threat = plan.model, Threat.parse(plan.threat)
+    traits = {"stochastic": model.stochastic, "pooled": model.pooled > 1}
+    return suite_attacks(name, threat, **traits, rejects=model.rejects)
+
+
+def _listed(plan: Plan, texts: Sequence[str], **changes: Any) -> str | None:
+    """The command with these attacks, one after the other where those that ran did so."""
+    if plan.request.suite is None:
+        return _changed(plan, {"attacks": tuple(texts), **changes})
+    if tuple(texts) == plan.request.attacks and not changes:
+        return None
+    return _changed(plan, {"suite": ", ".join(texts), **changes})
+
+
+def _above(plan: Plan) -> str | None:
+    """The command with the next suite above the one that ran."""
+    ladder, ran = _ladder(plan), plan.request.suite
     above = ladder[ladder.index(ran) + 1 :] if ran in ladder else ladder
     return _changed(plan, {**_LISTED, "suite": above[0]}) if above else None
 
 
+def _ladder(plan: Plan) -> list[str]:
+    """The suites for a threat and a model, the weakest first."""
+    threat = Threat.parse(plan.threat)
+    if threat.eps is None:
+        return ["minimum"]
+    if threat.access < Access.GRADIENT:
+        return [str(threat.access)]
+    return ["adaptive"] if plan.model.stochastic else ["standard", "plus"]
+
+
 def _gradients_at_hand(plan: Plan) -> str | None:
-    """The same evaluation without a substitute."""
-    return _changed(plan, {**_LISTED, "substitute": (), "fuse": "logits"})
+    """The same evaluation without a substitute; attacks that only guess with one are left out."""
+    kept = [text for text, spec in _pairs(plan) if spec.advice is None] if _asked(plan) else []
+    without = {"substitute": (), "fuse": "logits"}
+    return _listed(plan, kept, **without) if kept else _changed(plan, {**_LISTED, **without})
+
+
+def _pairs(plan: Plan) -> list[tuple[str, AttackSpec]]:
+    """The attacks that were asked for, each with how the plan describes it."""
+    return list(zip(plan.request.attacks or (), plan.attacks, strict=False))
+
+
+def _large_probes(plan: Plan) -> str | None:
+    """With attacks that compare scores of images farther apart."""
+    probing = ("nattack", "square")
+    if not _asked(plan):
+        return _changed(plan, {**_LISTED, "attacks": probing})
+    return _listed(plan, beside(plan.request.attacks or (), probing))
 
 
 def _adaptive(plan: Plan) -> str | None:
@@ -70,6 +136,8 @@ def _adaptive(plan: Plan) -> str | None:
     threat = Threat.parse(plan.threat)
     if threat.eps is None or threat.access < Access.GRADIENT or plan.request.suite == "adaptive":
         return None
+    if _asked(plan) and not plan.request.substitute:
+        return _listed(plan, beside(plan.request.attacks or (), _of_suite(plan, "adaptive")))
     return _changed(plan, {**_LISTED, "suite": "adaptive", "substitute": (), "fuse": "logits"})
 
 
@@ -87,13 +155,15 @@ def _examined(plan: Plan) -> str | None:
     return examine_command(request) if request.textual else None
 
 
+_WEAK = (
+    *("W02", "W03", "W04", "W05", "W06", "W07", "W08", "W09", "W10"),
+    *("W11", "W20", "W23", "W48", "W50"),
+)
+"""Rules for attacks that may be too weak, or masked gradients: one command follows all of them. The
+suites have restarts, other losses and attacks without gradients."""
 Step = Callable[[Plan], str | None]
 _STEPS: Mapping[str, Step] = {
-    # Attacks may be too weak, or gradients masked: the suites have restarts, other losses and
-    # attacks without gradients.
-    **dict.fromkeys(("W02", "W03", "W04", "W05", "W06", "W07", "W08", "W09", "W10"), _stronger),
-    **dict.fromkeys(("W11", "W20", "W23", "W48", "W50"), _stronger),
-    "W42": lambda plan: _changed(plan, {**_LISTED, "attacks": ("nattack", "square")}),
+    "W42": _large_probes,
     "W33": _adaptive,
     "W49": _gradients_at_hand,
     "W21": lambda plan: _changed(plan, {"curve": "full"}),

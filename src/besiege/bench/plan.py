@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal, Protocol, Self
@@ -135,8 +135,24 @@ class Plan(Value):
                 "seed": self.request.seed,
                 # Other images are kept for other models.
                 **({"across": [one.digest for one in self.across]} if self.across else {}),
+                **({"apart": self.request.apart} if self.request.apart else {}),
             }
         )[:16]
+
+    @property
+    def besides(self) -> tuple[object, ...]:
+        """What is computed and shown besides what the name says."""
+        threat = str(replace(Threat.parse(self.threat), written=None))
+        return threat, *(getattr(self.request, name) for name in EXAMINING)
+
+    def named_apart(self, plans: Iterable[Plan]) -> str:
+        """What must be written into its request so that its name differs from those of others.
+
+        Empty where nothing need be: then its name stays that of the same request in any run.
+        """
+        others = [plan for plan in plans if plan.name == self.name]
+        same = not others or any(plan.besides == self.besides for plan in others)
+        return "" if same else key_of({"besides": list(self.besides)})[:8]
 
     @cached_property
     def series(self) -> tuple[Request, str]:

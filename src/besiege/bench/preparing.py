@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -168,6 +169,11 @@ def _prepared(
             return one, plan_of(one)
 
         found = collector.attempt(entry, made)
+        # Names of a run that was begun stay, wherever other cells are inserted.
+        known = [*(() if run is None else run.plans), *prepared.plans]
+        if found is not None and (apart := found[1].named_apart(known)):
+            request = request.model_copy(update={"apart": apart})
+            found = collector.attempt(entry, partial(made, request))
         if found is None:
             continue
         resolved, plan = found
@@ -312,6 +318,9 @@ def _must_be_as_planned(run: Run, prepared: Prepared, live: Collection[str]) -> 
             continue
         if not set(live).isdisjoint(_models(new.request)):
             continue
+        plain = new.request.model_copy(update={"apart": ""})
+        if new.model_copy(update={"request": plain}).name == old.name:
+            continue  # an earlier release answered this cell by another one's evaluation
         what = f"the model '{entry.model}' ({new.model.name})"
         if old.model.digest == new.model.digest:
             what = "the data" if old.shards != new.shards else "the attacks"

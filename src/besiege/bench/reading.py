@@ -197,6 +197,12 @@ def probe_in(spelled: object) -> float | None:
     return min((value for value in sigmas if isinstance(value, float)), default=None)
 
 
+def steps_in(spelled: object) -> int | None:
+    """The largest number of steps that a spelled-out attack, or a part of it, takes."""
+    named = [value for name, value in _entries(spelled) if name == "steps"]
+    return max((value for value in named if isinstance(value, int)), default=None)
+
+
 def draws_in(spelled: object) -> int:
     """Over how many draws of a stochastic model a spelled-out attack, or a part, averages."""
     if isinstance(spelled, list):
@@ -248,6 +254,7 @@ def _trial(stage: Stage, rows: Rows, plan: Plan) -> Trial:
         draws_in(spec.spelled),
         spec.spelled["name"] == OBLIVIOUS,
         Origin(**spec.spelled["origin"]) if stage.given and "origin" in spec.spelled else None,
+        steps_in(spec.spelled),
     )
 
 

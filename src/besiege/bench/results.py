@@ -61,8 +61,10 @@ def complete_figures(
     if any(one.level == "stop" for one in warnings):  # a wrong figure has no precision
         warnings = tuple(one for one in warnings if one.id != "W24")
     model, threat = mine.figures.model, mine.figures.threat
+    examined = mine.figures.examination
     return replace(
         mine.figures,
+        examination=examined and examined.beside(warnings, budget=threat.eps is not None),
         model=replace(model, declared=names.get(model.name)),
         threat=replace(threat, substitute=tuple(names.get(one, one) for one in threat.substitute)),
         made=mine.plan.made,

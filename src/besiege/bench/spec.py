@@ -144,6 +144,9 @@ class Request(Value):
     """The method that certifies the samples; none by default."""
     certify_seconds: float = 10.0
     """The time limit for each sample of a method that takes as long as it may."""
+    apart: str = ""
+    """What tells it from another evaluation of the same benchmark that differs in `EXAMINING` only;
+    empty where there is none, and in all runs of earlier releases."""
     command: str = ""
     """The command or call that reproduces it."""
     textual: bool = True

@@ -44,7 +44,8 @@ class Standing:
         than half of the images were broken.
     worst : tuple of (int, int)
         The cells and attacks that broke most, by their places: several where they tie. Without a
-        budget, those with the smallest median.
+        budget, those with the smallest median. Empty where they cannot be compared: several attacks
+        of a suite broke images, each of what those before it left.
     missed : tuple of str
         Cells of the setting that the model was not evaluated in.
     stops : tuple of str
@@ -306,14 +307,18 @@ def strongest(
 ) -> tuple[tuple[int, int], ...]:
     """The attacks that leave the least of a model: all that tie, by cell and place in it.
 
-    Each cell comes with the number that names it and the place of the model in it.
+    Each cell comes with the number that names it and the place of the model in it. None where
+    several attacks of a suite broke images: later ones did not see what earlier ones broke.
     """
-    left = {
-        (number, a): _left_by(cell, m, a, eps)
-        for number, cell, m in cells
-        for a in range(len(cell.attacks))
-        if cell.covered[m, a].any()
-    }
+    left: dict[tuple[int, int], float] = {}
+    for number, cell, m in cells:
+        tried = [a for a in range(len(cell.attacks)) if cell.covered[m, a].any()]
+        if cell.in_turn:
+            breakers = [a for a in tried if (cell.success[m, a] & cell.correct[m]).any()]
+            if len(breakers) > 1:
+                return ()
+            tried = breakers or tried
+        left |= {(number, a): _left_by(cell, m, a, eps) for a in tried}
     least = min(left.values(), default=None)
     return tuple(key for key, value in left.items() if value == least)
 

@@ -56,10 +56,10 @@ def certify(
     """Prove which images no perturbation within the budget can break.
 
     An attack shows how low robust accuracy is at most, a proof how low it is at least. Both are
-    printed: clean, under attack, certified. An image is proved, broken, or open. The model must be
-    a network whose operations have bounds, or vote under noise; an operation without bounds is
-    named. Run the same command again to resume. The exit code is 4 if a proof and an attack
-    contradict each other.
+    printed: clean, under attack, certified. An image is proved, broken, misclassified, or open. The
+    model must be a network whose operations have bounds, or vote under noise; an operation without
+    bounds is named. Run the same command again to resume. The exit code is 4 if a proof and an
+    attack contradict each other.
 
     Parameters
     ----------

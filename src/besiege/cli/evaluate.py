@@ -412,6 +412,7 @@ def default_folder(requests: Sequence[Request]) -> Path:
         "substitute": request.substitute,
         "fuse": request.substitute,
         "beside": request.beside,
+        "across": request.across,
         **dict.fromkeys(EXAMINING, False),  # it is a part of the same evaluation
     }
     named = {name: value for name, value in words.items() if later.get(name, True)}

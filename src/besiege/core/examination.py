@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Final, Literal, get_args
 
 from besiege.core.errors import Finding, Level
@@ -11,6 +11,9 @@ from besiege.core.errors import Finding, Level
 Outcome = Literal["passed", "failed", "not applicable", "not run"]
 Enough = Literal["yes", "no", "unknown", "not asked"]
 
+OF_THE_CURVE: Final = ("W21",)
+"""Rules that concern the curve only where there is a budget: robust accuracy is that of all attacks
+together, and is not affected."""
 
 MEANINGS: Final[Mapping[str, str]] = {
     "gradients are those of the answers": "Slopes that the gradient promises are compared with "
@@ -24,7 +27,11 @@ MEANINGS: Final[Mapping[str, str]] = {
     "the budget must be finite and must not stand still or move in steps; a quarter of the "
     "segments may.",
     "attacks without gradients find no more": "Guards and other attacks without gradients may "
-    "break at most one in fifty of the images that the gradient-based attacks left.",
+    "break at most one in fifty of the images that the gradient-based attacks left; a single "
+    "image is allowed, however few there are.",
+    "attacks that know the defense find no less": "An attack that ignores the defense (oblivious) "
+    "may break at most one in fifty of the images that the attacks on the model itself left; a "
+    "single image is allowed, however few there are.",
     "answers are the same after the attacks": "The model that all attacks queried must answer as "
     "a fresh copy does.",
     "the attacks find known examples": "Images with an adversarial example that is known to exist "
@@ -87,6 +94,10 @@ class Examination:
         The checks.
     not_asked : str
         Why no check can say whether the attacks are strong enough; empty where some can.
+    stops : tuple of str
+        Rules that say that the figures must not be quoted, those of failed checks included.
+    doubts : tuple of str
+        Rules whose warnings are open: the robust accuracy may be too good to be true.
 
     Examples
     --------
@@ -95,10 +106,26 @@ class Examination:
     'yes'
     >>> Examination((passed, Check("attacks are strong enough", "not run"))).enough
     'unknown'
+    >>> Examination((passed,)).beside([Finding("W05", "it gained.", "More steps.")]).enough
+    'unknown'
     """
 
     checks: tuple[Check, ...]
     not_asked: str = ""
+    stops: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
+
+    def beside(self, findings: Iterable[Finding], budget: bool = True) -> Examination:
+        """The same checks, weighed together with all findings about the evaluation.
+
+        `budget` says whether the threat has one.
+        """
+        leveled: dict[Level, dict[str, None]] = {"stop": {}, "warning": {}, "note": {}}
+        for one in findings:
+            leveled[one.level][one.id] = None
+        aside = OF_THE_CURVE if budget else ()
+        doubts = (id for id in leveled["warning"] if id not in aside)
+        return replace(self, stops=tuple(leveled["stop"]), doubts=tuple(doubts))
 
     @property
     def findings(self) -> list[Finding]:
@@ -110,9 +137,11 @@ class Examination:
         """The outcome in a sentence."""
         return {
             "yes": "This evaluation is strong enough as far as the checks can tell.",
-            "no": "This evaluation is not strong enough: its figures must not be quoted.",
+            "no": "This evaluation is not strong enough: its figures must not be quoted."
+            if self._refuted
+            else f"The figures of this evaluation must not be quoted: {', '.join(self.stops)}.",
             "unknown": "Whether this evaluation is strong enough is unknown: its figures may be "
-            "quoted with that word, and with the names of the checks that did not pass.",
+            f"quoted with that word, and with {self._why}.",
             "not asked": f"Whether this evaluation is strong enough was not asked: "
             f"{self.not_asked}. Its figures say nothing about other attacks on this model.",
         }[self.enough]
@@ -123,7 +152,29 @@ class Examination:
         named = [f"{outcome}: {self._named(outcome)}" for outcome in ("failed", "not run")]
         named = [words for words in named if not words.endswith(": ")]
         reason = [self.not_asked] if self.enough == "not asked" else []
+        named += [f"stop: {', '.join(self.stops)}"] if self.stops and not self._refuted else []
+        named += [f"open: {', '.join(self.doubts)}"] if self.doubts else []
         return "; ".join([*reason, self.counted.rstrip("."), *named])
+
+    @property
+    def _why(self) -> str:
+        """What is to be named beside figures whose strength is unknown."""
+        missing = not self._all_passed
+        parts = ["the names of the checks that did not pass"] if missing else []
+        if self.doubts:
+            what = "warnings that are open" if len(self.doubts) > 1 else "warning that is open"
+            parts.append(f"the {what}: {', '.join(self.doubts)}")
+        return " and ".join(parts)
+
+    @property
+    def _refuted(self) -> bool:
+        """Whether a failed check says that the figures must not be quoted."""
+        return any(one.outcome == "failed" and one.level == "stop" for one in self.checks)
+
+    @property
+    def _all_passed(self) -> bool:
+        """Whether every check that applies has passed."""
+        return {one.outcome for one in self.checks} - {"not applicable"} == {"passed"}
 
     def _named(self, outcome: Outcome) -> str:
         """The names of the checks with an outcome."""
@@ -139,14 +190,14 @@ class Examination:
 
     @property
     def enough(self) -> Enough:
-        """Whether the evaluation is strong enough: yes if every check that applies passed.
+        """Whether the evaluation is strong enough: yes if nothing speaks against it.
 
-        No where a failed check says that figures must not be quoted; unknown in between. Not asked
-        where no check is about such attacks.
+        No where a failed check or a rule says that figures must not be quoted. Yes if every check
+        that applies has passed and no warning about the robust accuracy is open; unknown in
+        between. Not asked where no check is about such attacks.
         """
-        if any(one.outcome == "failed" and one.level == "stop" for one in self.checks):
+        if self.stops or self._refuted:
             return "no"
         if self.not_asked:
             return "not asked"
-        outcomes = {one.outcome for one in self.checks} - {"not applicable"}
-        return "yes" if outcomes == {"passed"} else "unknown"
+        return "yes" if self._all_passed and not self.doubts else "unknown"

@@ -32,6 +32,15 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
 
 Call = Callable[[str, list[Any], dict[str, Any]], Any]
 
+
+class WrongWord(InputError):
+    """A value of the parameter `name` that is none of the words it may be."""
+
+    def __init__(self, message: str, name: str) -> None:
+        super().__init__(message)
+        self.name = name
+
+
 MOST = 2**63 - 1
 """The largest whole number that tensors and tables can hold."""
 LONGEST, DEEPEST = 10_000, 50
@@ -191,7 +200,7 @@ def read_arguments(source: str, call: Call | None = None) -> dict[str, Any]:
         if name != "arguments" and call is not None:
             return call(name, args, given)
         if name != "arguments" or args:
-            raise InputError("write name=value pairs of numbers, tuples and text")
+            raise InputError("write name=value pairs of numbers, tuples and text in quotes")
         return given
 
     return dict(read(f"arguments({source})", named))
@@ -251,11 +260,12 @@ def _module(path: Path, source: str) -> Any:
     if name in sys.modules:
         return sys.modules[name]
     spec = spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None  # a .py file always has a loader
+    assert spec is not None  # a .py file always has one
     module = sys.modules[name] = module_from_spec(spec)
     sys.path.insert(0, str(path.parent))
     try:
-        spec.loader.exec_module(module)
+        # Not by the loader, which takes the compiled code of a file changed within the same second.
+        exec(compile(path.read_bytes(), str(path), "exec"), vars(module))
     except BaseException as problem:
         del sys.modules[name]
         if isinstance(problem, (BesiegeError, KeyboardInterrupt)):
@@ -289,13 +299,64 @@ def _value(node: ast.expr, source: str, call: Call | None) -> Any:
             written = [k.arg for k in keywords]
             if None in written or len(set(written)) < len(written):
                 raise InputError(f"'{source}' gives a parameter twice, or with '**'")
-            given = {str(k.arg): _value(k.value, source, call) for k in keywords}
-            return call(_as_written(name), [_value(a, source, call) for a in args], given)
+            return _called(_as_written(name), args, keywords, source, call)
     shown = short(_as_written(ast.unparse(node)))
+    if isinstance(node, ast.Name):
+        raise InputError(
+            f"'{shown}' in '{source}' is not understood: write a number, or a word in quotes, "
+            f"such as {shown!r}"
+        )
     raise InputError(
         f"'{shown}' in '{source}' is not understood: names, numbers, tuples and calls such as "
         "pgd(steps=20) are"
     )
+
+
+def _called(
+    name: str, args: list[ast.expr], keywords: list[ast.keyword], source: str, call: Call
+) -> Any:
+    """The value of a call; where a word lacks its quotes, an error that says so."""
+    parts: dict[int | str, ast.expr] = {
+        **dict(enumerate(args)),
+        **{str(k.arg): k.value for k in keywords},
+    }
+    values: dict[int | str, Any] = {}
+    bare: dict[int | str, BesiegeError] = {}
+    for place, part in parts.items():
+        try:
+            values[place] = _value(part, source, call)
+        except UnknownNameError as problem:
+            if not isinstance(part, ast.Name):
+                raise
+            bare[place] = problem
+    if not bare:
+        try:
+            return _applied(name, values, call)
+        except WrongWord as problem:  # a word such as zero may also be a name
+            if not isinstance(parts.get(problem.name), ast.Name):
+                raise
+            bare[problem.name] = problem
+    for place in bare:
+        word = _as_written(ast.unparse(parts[place]))
+        try:
+            _applied(name, {**values, place: word}, call)
+        except WrongWord as wrong:
+            if wrong.name == place:
+                raise wrong from None
+        except BesiegeError:
+            continue
+        else:
+            label = "" if isinstance(place, int) else f"{place}="
+            raise InputError(
+                f"'{short(word)}' in '{source}' is a word: write it in quotes, {label}{word!r}"
+            )
+    raise next(iter(bare.values())) from None
+
+
+def _applied(name: str, values: Mapping[int | str, Any], call: Call) -> Any:
+    """The value of a call of a name with values by place and by name."""
+    args = [values[place] for place in sorted(one for one in values if isinstance(one, int))]
+    return call(name, args, {k: v for k, v in values.items() if isinstance(k, str)})
 
 
 def _held(value: float, source: str) -> float:

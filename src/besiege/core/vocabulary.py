@@ -15,7 +15,7 @@ from typing import Any
 from besiege.core import presets
 from besiege.core.errors import InputError, UnknownNameError, near
 from besiege.core.registry import Registry
-from besiege.core.text import read, read_arguments, short
+from besiege.core.text import WrongWord, read, read_arguments, short
 
 _EXACT, _FLOAT32 = 2**53, 3.4e38
 """The largest whole number that a float represents exactly, and the largest float32 number."""
@@ -115,6 +115,14 @@ class Vocabulary:
                 raise InputError(
                     f"'{source}' cannot be built: {name} is {shown}, but a number is needed"
                 )
+            words = _words(known[name])
+            if words and value is not None and value not in words:
+                needed = " or ".join(map(repr, words))
+                raise WrongWord(
+                    f"'{source}' cannot be built: {name} is {short(self.text(value))}, but "
+                    f"{needed} is needed",
+                    name,
+                )
         try:
             if not isinstance(thing, type):
                 if args:
@@ -198,6 +206,14 @@ def _is_number(value: Any, f: Field[Any]) -> bool:
         return not isinstance(value, bool) and abs(value) <= _EXACT
     real = isinstance(value, Real)
     return real and bool(-_FLOAT32 <= value <= _FLOAT32)
+
+
+def _words(f: Field[Any]) -> tuple[str, ...]:
+    """The words that a field may be, as `besiege.core.fields.one_of` declares them."""
+    holds, _ = f.metadata.get("check", (None, ""))
+    known = getattr(holds, "__self__", ())
+    words = isinstance(known, tuple) and all(isinstance(one, str) for one in known)
+    return known if words else ()
 
 
 def _usual(f: Field[Any], standard: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from besiege.core.errors import Finding
 from besiege.metrics.evidence import Evidence, Trial
+from besiege.metrics.weakness import suite
 
 TOLERANCE = 0.005
 """Difference in accuracy that tells two values of a parameter apart."""
@@ -90,10 +91,16 @@ def w34_one_family(evidence: Evidence) -> Iterator[Finding]:
             "W34",
             f"every attack follows the gradient of cross-entropy: {names}.",
             "Whatever hides that gradient hides from all of them: add an attack with a margin loss "
-            "(pgd(loss=margin)), one of the smallest perturbation (fab) and one without gradients "
-            "(square), or run --suite standard.",
+            f"(pgd(loss=margin)){_others(evidence)}, or run --suite {suite(evidence)}.",
             "note",
         )
+
+
+def _others(evidence: Evidence) -> str:
+    """Other attacks to add; each of them averages over the draws of a stochastic model."""
+    if evidence.stochastic:
+        return " and one without gradients (square), each as averaged(ATTACK, 20)"
+    return ", one of the smallest perturbation (fab) and one without gradients (square)"
 
 
 def _all_cross_entropy(trial: Trial) -> bool:

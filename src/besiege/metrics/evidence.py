@@ -96,6 +96,8 @@ class Trial:
         Whether it ignores the defense: it was crafted on the undefended model.
     origin : Origin, optional
         Where the images of a replay come from.
+    longest : int, optional
+        The largest number of steps that it or one of its parts takes; None where none has steps.
     """
 
     text: str
@@ -117,6 +119,7 @@ class Trial:
     draws: int = 1
     oblivious: bool = False
     origin: Origin | None = None
+    longest: int | None = None
 
     @property
     def partial(self) -> bool:

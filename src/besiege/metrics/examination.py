@@ -8,6 +8,7 @@ from besiege.core.examination import Check, Examination
 from besiege.metrics.evidence import Evidence, Trial
 from besiege.metrics.registry import Case
 from besiege.metrics.rows import Rows
+from besiege.metrics.weakness import advice, on_the_model, suite, too_short
 
 TRANSFER = "transfer attacks only"
 """Why the strength of attacks is not asked for: what they miss tells about another model."""
@@ -19,10 +20,10 @@ ACTIVE = "the attacks find known examples"
 """The check of the active test."""
 FEW = 0.02
 """The largest share of what gradient-based attacks left that others may break."""
-ADVICE = (
-    "Gradients are masked, so gradient-based attacks say little about this model: attack what "
-    "masks them (a surrogate for layers without gradients, averaged(...) for stochastic models)."
-)
+ALONE = 1
+"""So many images are allowed even where they are a larger share: one is no pattern."""
+KNOWING = "attacks that know the defense find no less"
+"""The check of the attacks on a defended model, where others ignored the defense."""
 
 
 def examination_figures(case: Case) -> Examination | None:
@@ -35,7 +36,7 @@ def examination_figures(case: Case) -> Examination | None:
     if "examine" not in tables:
         before = [Check("the model can be attacked", "not run", seen="the model was not examined")]
     after = [check for name in KINDS[1:] for check in _checks(tables.get(name))]
-    checks = (*before, _without_gradients(evidence), *after)
+    checks = (*before, _without_gradients(evidence), *_knowing(evidence), *after)
     return Examination(checks, _not_asked(evidence, checks))
 
 
@@ -66,7 +67,8 @@ def _without_gradients(evidence: Evidence) -> Check:
     """Whether attacks without gradients break what gradient-based ones left."""
     name = "attacks without gradients find no more"
     seeing = [trial for trial in evidence.trials if trial.sees]
-    blind = [trial for trial in evidence.trials if not (trial.sees or trial.given)]
+    # What ignores the defense has gradients, those of the undefended model: see `_knowing`.
+    blind = [t for t in evidence.trials if not (t.sees or t.given or t.oblivious)]
     if not seeing:
         return Check(name, "not applicable", seen="no attack uses gradients")
     if not blind:
@@ -74,12 +76,14 @@ def _without_gradients(evidence: Evidence) -> Check:
             name,
             "not run",
             seen="only gradient-based attacks were listed",
-            advice="Run the default attacks, or --suite standard.",
+            advice=f"Add one (square), or run --suite {suite(evidence)}.",
         )
     tried, broken = _tried(evidence, seeing, blind)
     number = f"{broken} of {tried} images"
-    if broken <= max(1, FEW * tried):
-        return Check(name, "passed", number)
+    allowed = max(ALONE, FEW * tried)
+    if broken <= allowed:
+        lenient = broken > FEW * tried
+        return Check(name, "passed", number + (": a single image is allowed" if lenient else ""))
     what, rule = "attacks without its gradients", "W08"
     elsewhere = [trial for trial in blind if trial.access == "transfer"]
     at_random = [trial for trial in blind if trial.random]
@@ -90,9 +94,41 @@ def _without_gradients(evidence: Evidence) -> Check:
         what += "" if by_them == broken else " and other attacks without its gradients"
     seen = (
         f"{what} broke {broken} of the {tried} images they were tried on, all of which had "
-        "withstood the gradient-based attacks."
+        f"withstood the gradient-based attacks; at most {int(allowed)} of them may be broken."
     )
-    return Check(name, "failed", number, seen, ADVICE, rule)
+    return Check(name, "failed", number, seen, advice(evidence), rule)
+
+
+def _knowing(evidence: Evidence) -> Iterator[Check]:
+    """Whether attacks on a defended model break what an attack that ignores the defense breaks.
+
+    In a suite the attack that ignores the defense comes first: others never see what it broke.
+    """
+    ignoring = [trial for trial in evidence.trials if trial.oblivious]
+    own = on_the_model(evidence)
+    if evidence.chained or not ignoring or not own:
+        return
+    tried, broken = _tried(evidence, own, ignoring)
+    allowed, number = max(ALONE, FEW * tried), f"{broken} of {tried} images"
+    if broken <= allowed:
+        lenient = broken > FEW * tried
+        number += ": a single image is allowed" if lenient else ""
+        yield Check(KNOWING, "passed", number)
+        return
+    seen = (
+        f"an attack that ignores the defense broke {broken} of the {tried} images that the attacks "
+        f"on the model itself left; at most {int(allowed)} of them may be broken."
+    )
+    stronger = too_short(evidence) or "Use more steps, restarts, or another loss (loss=margin)."
+    yield Check(
+        KNOWING,
+        "failed",
+        number,
+        seen,
+        "An attacker who knows the defense can do the same and more, so these attacks are too weak "
+        f"for this model. {stronger}",
+        "W48",
+    )
 
 
 def _tried(evidence: Evidence, seeing: list[Trial], blind: list[Trial]) -> tuple[int, int]:

@@ -9,6 +9,7 @@ import numpy as np
 from besiege.core import rules
 from besiege.core.errors import Finding
 from besiege.metrics.evidence import Evidence, Trial
+from besiege.metrics.weakness import advice
 
 TRANSFERRED = 0.5
 """Largest share of the successes on a substitute that may fail on the model."""
@@ -34,15 +35,14 @@ def w08_without_gradients(evidence: Evidence) -> Iterator[Finding]:
     """An attack without gradients must not break samples that attacks with gradients do not."""
     seeing = [trial for trial in evidence.trials if trial.sees]
     for trial in evidence.attacks:  # a check of its own judges the guards
-        missed = 0 if trial.sees else evidence.missed(trial, seeing)
+        # An attack that ignores the defense has gradients, those of the undefended model.
+        missed = 0 if trial.sees or trial.oblivious else evidence.missed(trial, seeing)
         if missed > UNSEEN * evidence.count:
             yield Finding(
                 "W08",
                 f"'{trial.text}' needs no gradients and breaks {missed} samples "
                 f"({100 * missed / evidence.count:.1f} %) that no attack with gradients breaks.",
-                "Gradients are likely masked, so robustness may still be overstated: attack what "
-                "masks them (a surrogate for layers without gradients, averaged(...) for "
-                "stochastic models), and use other losses and more queries.",
+                f"Robustness may still be overstated. {advice(evidence)}",
             )
 
 

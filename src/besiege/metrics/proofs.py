@@ -36,17 +36,17 @@ def certified_figures(case: Case) -> Certified | None:
         return None
     stands, right = evidence.standing()[where][known], evidence.right[where][known]
     proved = _proved(evidence, rows)[known]
-    count, broken = int(known.sum()), int((~stands).sum())
+    count, broken = int(known.sum()), right & ~stands
     bad = contradictions(evidence)
     # Where the deployed vote abstains its answer is not right, whatever is proved of the ideal one.
     held = proved & (stands | np.isin(rows["sample"][known], bad))
     return Certified(
         _method(evidence, rows),
         Rate.of(int(right.sum()), count),
-        Rate.of(count - broken, count),
+        Rate.of(int(stands.sum()), count),
         Rate.of(int(held.sum()), count),
         int((proved & stands).sum()),
-        broken,
+        int(broken.sum()),
         int((stands & ~proved).sum()),
         len(bad),
         _curve(evidence, rows),

@@ -9,6 +9,7 @@ from besiege.metrics.classes import class_figures, confusion_figures
 from besiege.metrics.clever import CleverFigures, clever_figures
 from besiege.metrics.distances import distance_figures
 from besiege.metrics.examination import ACTIVE, examination_figures
+from besiege.metrics.ignoring import defense_figures
 from besiege.metrics.proofs import certified_figures
 from besiege.metrics.queries import query_figures
 from besiege.metrics.registry import _FIGURES, Case, Figure, Row, Section
@@ -25,11 +26,19 @@ def _robust_row(found: EvaluationFigures) -> Row | None:
     against = f"worst of {count} attacks" if count + guards > 1 else "under this attack"
     against = against.replace("1 attacks", "1 attack") if count == 1 else against
     against += f" and {guards} guard{'s' if guards > 1 else ''}" if guards else ""
+    if found.model.counted:
+        against = f"{found.model.counted} (quote this figure, with these words), {against}"
     return None if found.robust is None else Row(label, found.robust, against, bold=True)
 
 
 def _clean_row(found: EvaluationFigures) -> Row | None:
-    return None if found.clean is None else Row("clean", found.clean, "95 % intervals")
+    words = ", ".join(filter(None, [found.model.counted, "95 % intervals"]))
+    return None if found.clean is None else Row("clean", found.clean, words)
+
+
+def _defense_row(found: EvaluationFigures) -> Row | None:
+    """What the defense is worth against either attacker, in one line."""
+    return None if found.defense is None else Row("defense", "", str(found.defense))
 
 
 def _examination_row(found: EvaluationFigures) -> Row | None:
@@ -49,12 +58,13 @@ def _active_row(found: EvaluationFigures) -> Row | None:
 def _chance_row(found: EvaluationFigures) -> Row | None:
     if found.chance is None:
         return None
-    words = f"mean (sd) of {found.chance.evaluations} draws, clean {found.chance.clean}"
+    draws = found.chance.evaluations
+    words = f"right in a single draw, mean (sd) of {draws}, clean {found.chance.clean}"
     several = [one for one in found.chance.within if one.count > 1]
     if several:
-        shares = (f"any of {one.count} draws {100 * one.accuracy:.1f} %" for one in several)
-        words += f"; {', '.join(shares)}"
-    return Row("stochastic", found.chance.robust, words)
+        shares = (f"all of {one.count} draws {100 * one.accuracy:.1f} %" for one in several)
+        words += f"; right in {', '.join(shares)}"
+    return Row("one draw", found.chance.robust, words)
 
 
 def _rejection_row(found: EvaluationFigures) -> Row | None:
@@ -82,10 +92,14 @@ def _certified_row(found: EvaluationFigures) -> Row | None:
     if one is None:
         return None
     words = f"by {one.method}: {one.proved} proved, {one.broken} broken, {one.open} open"
+    if one.wrong:
+        what = "misclassified or rejected" if found.model.rejects else "misclassified"
+        words += f", {one.wrong} {what} when clean"
     if one.spared:
         words += f"; attacks left out {one.spared} of the proved"
     if one.votes is not None:
-        words += f"; {one.votes.n:,} votes, each wrong with {one.votes.alpha:g} at most"
+        words += f"; each certificate from {one.votes.n:,} votes, wrong with probability "
+        words += f"{one.votes.alpha:g} at most"
     return Row("certified", one.certified, words)
 
 
@@ -104,6 +118,7 @@ def _chance(case: Case) -> Draws | None:
 SHIPPED = (
     Figure("robust", lambda case: figures.robust_rate(case.evidence), 1, row=_robust_row),
     Figure("clean", lambda case: figures.clean_rate(case.evidence), 2, row=_clean_row),
+    Figure("defense", defense_figures, 2.5, row=_defense_row),
     Figure(
         "certified",
         certified_figures,

@@ -354,6 +354,18 @@ class Rejections:
 
 
 @dataclass(frozen=True)
+class DefenseFigures:
+    """Accuracy under attackers who ignore the defense, and under all, who know it too."""
+
+    ignored: Rate
+    known: Rate
+
+    def __str__(self) -> str:
+        ignored, known = 100 * self.ignored.value, 100 * self.known.value
+        return f"{ignored:.1f} % if the defense is ignored, {known:.1f} % if it is known"
+
+
+@dataclass(frozen=True)
 class CertifiedCurve:
     """Certified and empirical accuracy against the radius, of the same images.
 
@@ -410,8 +422,8 @@ class Certified:
     clean, empirical, certified : Rate
         Accuracy on clean images, under all attacks, and proved: each at most the one before.
     proved, broken, open : int
-        Images whose class is proved, those with a known adversarial image or misclassified, and
-        those about which neither is known.
+        Images whose class is proved, those that are classified correctly and have a known
+        adversarial image, and those about which neither is known. With `wrong` these are all.
     contradicted : int
         Images that are proved and broken: the proof or the attack is wrong.
     curve : CertifiedCurve, optional
@@ -433,6 +445,11 @@ class Certified:
     curve: CertifiedCurve | None = None
     votes: Votes | None = None
     spared: int = 0
+
+    @property
+    def wrong(self) -> int:
+        """Images that are not right when clean: attacks have nothing to break there."""
+        return self.clean.count - self.clean.hits
 
     @property
     def bracket(self) -> str:
@@ -595,6 +612,14 @@ class ModelFigures:
         """What it is called where it is shown: by the name in the benchmark, or by its text."""
         return self.name if self.declared is None else self.declared
 
+    @property
+    def counted(self) -> str:
+        """When an image counts as right, in words; empty where the model answers it once.
+
+        An attack breaks an image by success in half of the draws, so that most are right otherwise.
+        """
+        return f"right in most of {self.draws} draws" if self.stochastic else ""
+
     def is_called(self, name: str) -> bool:
         """Whether a name is that in the benchmark, or its text."""
         return name in (self.declared, self.name)
@@ -723,6 +748,7 @@ class EvaluationFigures:
     attack_utility: tuple[AttackUtility, ...] = ()
     replays: tuple[ReplayFigures, ...] = ()
     certified: Certified | None = None
+    defense: DefenseFigures | None = None
     others: Mapping[str, Any] = field(default_factory=dict)
 
     @property

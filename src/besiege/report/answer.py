@@ -28,7 +28,8 @@ def counted(evaluation: Evaluation) -> list[AttackFigures]:
 def strongest(evaluation: Evaluation) -> list[AttackFigures]:
     """The attacks that broke most images: several if equal, none if no image was broken.
 
-    Without a budget: the attacks with the smallest area under the curve.
+    Without a budget: the attacks with the smallest area under the curve. In a suite, later attacks
+    did not see what earlier ones broke: there it is the only one that broke any image, or none.
     """
     shown = counted(evaluation)
     if (sizes := evaluation.distances) is not None and any(a.broken for a in shown):
@@ -37,6 +38,9 @@ def strongest(evaluation: Evaluation) -> list[AttackFigures]:
         least = min((areas[attack.text] for attack in shown), default=0.0)
         return [attack for attack in shown if areas[attack.text] == least]
     broken = broken_by(evaluation)
+    if is_cascade(evaluation):
+        breakers = [attack for attack in shown if broken[attack.text]]
+        return breakers if len(breakers) == 1 else []
     most = max((broken[attack.text] for attack in shown), default=0)
     return [attack for attack in shown if broken[attack.text] == most] if most else []
 
@@ -60,6 +64,21 @@ def robust(evaluation: Evaluation) -> Rate | None:
 def errors(evaluation: Evaluation) -> list[Finding]:
     """The warnings because of which figures must not be quoted."""
     return [warning for warning in evaluation.warnings if warning.level == "stop"]
+
+
+UNKNOWN = "unknown"
+"""The word that stays with a figure where a check did not run or a warning is open."""
+UNKNOWN_MEANS = (
+    f"{UNKNOWN}: whether the evaluation is strong enough is not known; quote the figure with that "
+    "word."
+)
+
+
+def doubt(evaluation: Evaluation) -> str:
+    """The word that its figures must be quoted with; empty without one."""
+    found = evaluation.examination
+    open_ = found is not None and found.enough == UNKNOWN
+    return UNKNOWN if open_ and not errors(evaluation) else ""
 
 
 def is_minimal(evaluation: Evaluation) -> bool:
@@ -164,6 +183,8 @@ def headline(evaluation: Evaluation) -> str:
         kept = "classified correctly before and not as the target class under attack"
     elif evaluation.rejection is not None:
         kept = "classified correctly when clean and not accepted with a wrong class"
+    if counted := evaluation.model.counted:
+        kept += counted.removeprefix("right")
     return f"Under attack, {share(rate)} of the images are {kept}; without an attack, {clean}."
 
 
@@ -183,7 +204,10 @@ def meaning(evaluation: Evaluation) -> list[tuple[str, str]]:
     rate = robust(evaluation)
     if rate is None:
         return []
-    return [_certainty(evaluation, rate), _bound(evaluation), _breakers(evaluation)]
+    said = [_certainty(evaluation, rate), _bound(evaluation), _breakers(evaluation)]
+    if evaluation.defense is not None:
+        said.append(("Defense", f"{evaluation.defense}, on the same images."))
+    return said
 
 
 def _certainty(evaluation: Evaluation, rate: Rate) -> tuple[str, str]:
@@ -217,7 +241,7 @@ def _bound(evaluation: Evaluation) -> tuple[str, str]:
 def _breakers(evaluation: Evaluation) -> tuple[str, str]:
     title, most = "Strongest attack", strongest(evaluation)
     if not most:
-        return title, "No attack broke an image."
+        return _in_turn(evaluation) or (title, "No attack broke an image.")
     names = listed([attack.text for attack in most])
     if (sizes := evaluation.distances) is not None:
         best = {attack.text: attack.best for attack in sizes.attacks}
@@ -231,6 +255,23 @@ def _breakers(evaluation: Evaluation) -> tuple[str, str]:
     clean = evaluation.clean
     of = " images" if clean is None else f" of the {clean.hits:,} correctly classified images"
     return title, f"{names} broke most: {broken}{of}."
+
+
+def _in_turn(evaluation: Evaluation) -> tuple[str, str] | None:
+    """Which attacks of a suite broke images first; None where none did."""
+    broken = broken_by(evaluation)
+    shown = [(one.text, broken[one.text]) for one in counted(evaluation) if broken[one.text]]
+    if not shown:
+        return None
+    (first, most), *later = shown
+    clean = evaluation.clean
+    of = " images" if clean is None else f" of the {clean.hits:,} correctly classified images"
+    others = listed([f"{text} broke {count:,}" for text, count in later])
+    return (
+        "Broke first",
+        f"{first} broke {most:,}{of}; of those that the attacks before it left, {others}. Each ran "
+        "only on what was left, so the order decides these numbers and none is the strongest.",
+    )
 
 
 def latest(evaluation: Evaluation) -> Earlier | None:

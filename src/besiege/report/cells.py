@@ -14,11 +14,11 @@ from besiege.bench.run import Run, RunEntry
 from besiege.core.threat import Threat
 from besiege.metrics.intervals import Rate
 from besiege.metrics.values import EvaluationFigures, RunFigures
-from besiege.report.answer import errors, is_complete
+from besiege.report.answer import UNKNOWN_MEANS, doubt, errors, is_complete
 from besiege.report.formats import distance, interval, share
 
 _WIDE = 22
-"""Width of a column: an accuracy and its interval."""
+"""Width of a column: an accuracy and its interval; a word after it folds."""
 Column = tuple[str, dict[str, Text]]
 """A heading, and the values of models."""
 
@@ -52,6 +52,8 @@ class _Cells:
             yield ""
         if any(self._mark(self.figures[one.plan]) for one in entries):
             yield Text("! must not be quoted, or is not complete", "bold red")
+        if any(doubt(self.figures[one.plan]) for one in entries):
+            yield Text(UNKNOWN_MEANS, "dim")
         for left in self.run.unfit:
             yield Text(f'not run: {left.model} in "{left.cell}": {left.reason}', "dim")
         for absent, why in self.benchmark.absent.items():
@@ -92,7 +94,9 @@ class _Cells:
             text = Text(f"median {distance(median)}")
         else:
             text = Text(_rate(rate), "bold")
-        return text.append(self._mark(figures), "bold red")
+        if not (mark := self._mark(figures)) and (word := doubt(figures)):
+            return text.append(f" {word}", "yellow")
+        return text.append(mark, "bold red")
 
     def _mark(self, figures: EvaluationFigures) -> str:
         return " !" if errors(figures) or not is_complete(figures) else ""

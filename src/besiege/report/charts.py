@@ -118,7 +118,7 @@ def _progress_of_all(
     what: str,
     one: str,
 ) -> Figure | None:
-    """Accuracy while the strongest attack on each model runs, of those with such a curve.
+    """Accuracy while the attack that broke most images of each model runs, if it has a curve.
 
     None where no curve falls: these attacks had nothing left to break.
     """
@@ -132,7 +132,7 @@ def _progress_of_all(
         return None
     curves = [_styled(member, Curve.of(curve)) for member, curve in chosen]
     names = dict.fromkeys(curve.attack for _, curve in chosen)
-    by = next(iter(names)) if len(names) == 1 else "its strongest attack with such a curve"
+    by = next(iter(names)) if len(names) == 1 else "its attack that broke most and has such a curve"
     caption = f"Accuracy of each model while {by} runs."
     if len(names) > 1:
         caption += f" These are {listed([*names])}; the evaluations say which is whose."

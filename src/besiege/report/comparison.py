@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from besiege.report.answer import choice
+from besiege.report.answer import UNKNOWN_MEANS, choice, doubt
 from besiege.report.formats import (
     broken_up,
     budget_unit,
@@ -58,7 +58,7 @@ def in_words(comparison: PairedComparison) -> str:
             lines += filter(None, [crossing_sentence(pair, group), utility_sentence(pair)])
         if rest := len(group.pairs) - len(told(group)):
             lines.append(f"Neighbours only; {rest} other pairs are in `pairs`.")
-        lines += [*_troubles(group), *group.notes]
+        lines += [*_troubles(group), *_doubts(group), *group.notes]
     lines += filter(None, [_declared(comparison)])
     lines += [f"Not compared: {name} ({why})." for name, why in comparison.left_out]
     return "\n".join(lines)
@@ -216,6 +216,13 @@ def _troubles(group: Group) -> Iterator[str]:
         yield f"! Do not quote the figures of {names} ({rule}): {seen}"
 
 
+def _doubts(group: Group) -> Iterator[str]:
+    """A sentence about figures that must be quoted with the word unknown."""
+    names = [one.name for one in group.evaluations if doubt(one.figures)]
+    if names:
+        yield f"{UNKNOWN_MEANS} This concerns {listed(names)}."
+
+
 # The table.
 
 
@@ -238,9 +245,9 @@ class ComparisonTable:
             yield from self._pairs(group, options.max_width)
             for trouble in _troubles(group):
                 yield Text(trouble, "bold red", overflow="fold")
-            for note in group.notes:
+            for note in (*_doubts(group), *group.notes):
                 yield Text(note, "yellow", overflow="fold")
-            if group.notes or any(_troubles(group)):
+            if group.notes or any(_troubles(group)) or any(_doubts(group)):
                 yield ""
         yield Text(self._legend(), "dim")
         if declared := _declared(self.comparison):
@@ -314,9 +321,11 @@ def _standings(group: Group, width: int) -> Table:
     rows.add_column("", no_wrap=True)
     cells = [_cells(one, minimal)[: len(headings)] for one in group.evaluations]
     taken = [max(map(len, column)) + 2 for column in zip(headings, *cells, strict=True)]
+    marked = max((len(doubt(one.figures)) for one in group.evaluations), default=0)
     for place, (one, shown) in enumerate(zip(group.evaluations, cells, strict=True), 1):
-        name = broken_up(one.name, max(width - sum(taken) - 8, 12))
-        mark = Text("!" if one.stops or not one.complete else "", "bold red")
+        name = broken_up(one.name, max(width - sum(taken) - 8 - marked, 12))
+        wrong = one.stops or not one.complete
+        mark = Text("!", "bold red") if wrong else Text(doubt(one.figures), "yellow")
         rows.add_row(str(place), Text(name), Text(shown[0], "bold"), *shown[1:], mark)
     return rows
 

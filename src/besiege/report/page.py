@@ -207,7 +207,11 @@ def _section(
         "complete": answer.is_complete(evaluation),
         "troubles": answer.troubles(evaluation),
         "errors": answer.errors(evaluation),
+        "doubt": answer.doubt(evaluation),
         "broken": answer.broken_by(evaluation),
+        "ran_on": {stage.text: stage.before for stage in evaluation.cascade}
+        if answer.is_cascade(evaluation)
+        else {},
         "most": [attack.text for attack in answer.strongest(evaluation)],
         "sample": answer.sample_choice(evaluation),
         "transfer": answer.elsewhere(evaluation),

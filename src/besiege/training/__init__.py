@@ -8,8 +8,8 @@ from besiege.core.lazy import lazily
 
 if TYPE_CHECKING:
     from besiege.training.detectors import fit_detector
-    from besiege.training.epochs import Epoch
     from besiege.training.fitting import fit
+    from besiege.training.history import Epoch
     from besiege.training.loop import fresh, train
     from besiege.training.objectives import Objective, Step
     from besiege.training.recipes import RECIPES, Recipe, recipe
@@ -41,7 +41,7 @@ __getattr__, __dir__ = lazily(
     __name__,
     {
         "detectors": "fit_detector",
-        "epochs": "Epoch",
+        "history": "Epoch",
         "fitting": "fit",
         "loop": "fresh train",
         "objectives": "Objective Step",

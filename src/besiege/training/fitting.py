@@ -25,7 +25,7 @@ from besiege.models.catalogue import CATALOGUE, zoo_card
 from besiege.models.classifier import Classifier
 from besiege.models.sources import load_network
 from besiege.training.checkpoints import make_room, replace_file
-from besiege.training.epochs import Epoch, collapsed, fall, kept
+from besiege.training.history import Epoch, collapsed, fall, kept
 from besiege.training.loop import fresh, identify, train
 from besiege.training.objectives import CrossEntropy, Distil
 from besiege.training.recipes import Recipe, must_read_back, recipe

@@ -26,7 +26,8 @@ from besiege.models.denoising import Denoise
 from besiege.training.bounded import followed
 from besiege.training.catalogue import CATALOGUE
 from besiege.training.checkpoints import Checkpoint, make_room
-from besiege.training.epochs import Epoch, Training, lay_out
+from besiege.training.epochs import Training, lay_out
+from besiege.training.history import Epoch
 from besiege.training.inner import networks
 from besiege.training.inner import plain as is_plain
 from besiege.training.recipes import Recipe, must_read_back, recipe

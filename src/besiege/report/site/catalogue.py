@@ -10,7 +10,7 @@ from besiege.bench.board import BoardCell, BoardModel
 from besiege.bench.standings import Setting, Versus
 from besiege.report.formats import distance, each, interval, p_value, share
 from besiege.report.site.choices import Choice
-from besiege.report.site.overview import worst_of
+from besiege.report.site.overview import in_turn, worst_of
 from besiege.report.site.view import (
     EMPTY,
     Page,
@@ -70,6 +70,7 @@ def _model_page(site: Site, model: BoardModel) -> Page:
                         "of": len(setting.standings),
                         "median": size(one.median, unit),
                         "worst": worst_of(site, one),
+                        "in_turn": in_turn(site, setting, one),
                     }
                 )
     attacks = [

@@ -23,7 +23,7 @@ from besiege.report.page import environment
 from besiege.report.pictures import Pictures, Shown, gallery
 from besiege.report.site.choices import Choice
 from besiege.report.site.curves import CurvePages
-from besiege.report.site.overview import mark_of, together_cell, value_cell
+from besiege.report.site.overview import IN_TURN, mark_of, together_cell, value_cell
 from besiege.report.site.view import (
     EMPTY,
     Page,
@@ -165,7 +165,8 @@ def _views(site: Site, cell: BoardCell) -> list[dict[str, Any]]:
                 if searched
                 else f"In percent of {cell.images}."
             )
-            + " Outlined: the lowest of a model, and all that equal it.",
+            + " Outlined: the lowest of a model, and all that equal it."
+            + (f" {IN_TURN}" if cell.in_turn else ""),
             "rows": accuracy,
         },
         {
@@ -225,7 +226,7 @@ def _costs(site: Site, cell: BoardCell, roots: bool) -> Iterator[dict[str, Any]]
                 "failure": one.failure,
                 "wide": 6 + roots + 2 * cell.search,
                 "broken": one.broken,
-                "alone": one.alone,
+                "alone": _ran_on(figures, text) if cell.in_turn else one.alone,
                 "size": -1 if median is None else min(median, 1e9),
                 "median": size(median, unit),
                 "root": ""
@@ -237,6 +238,11 @@ def _costs(site: Site, cell: BoardCell, roots: bool) -> Iterator[dict[str, Any]]
                 "seconds": one.seconds,
                 "given": one.given,
             }
+
+
+def _ran_on(figures: EvaluationFigures, attack: str) -> int:
+    """How many images no attack of a suite before this one broke."""
+    return next((stage.before for stage in figures.cascade if stage.text == attack), 0)
 
 
 def _searched(cell: BoardCell, m: int, a: int, unit: int | None) -> dict[str, str]:

@@ -14,6 +14,7 @@ from besiege.bench.standings import Setting, Standing, medians_beside
 from besiege.bench.sweeps import TOGETHER
 from besiege.metrics.distances import quantile
 from besiege.metrics.intervals import Rate
+from besiege.report.answer import doubt
 from besiege.report.formats import interval, listed, p_value, points, share
 from besiege.report.site.choices import Choice, lacking, tokens
 from besiege.report.site.view import (
@@ -33,6 +34,11 @@ LINKED = 1500
 """Largest number of values of which each links to its images; of more, the rows do."""
 _KINDS = {WHITE_BOX: "white-box", "scores": "score-based", "decisions": "decision-based"}
 """Attacks by what the attacker knows, where a sentence names them."""
+IN_TURN = (
+    "Attacks of a suite ran one after the other: the value of each is what it and those above it "
+    "leave, and none is outlined where several broke images."
+)
+"""How to read the rows of a suite in a matrix."""
 _TOLD = 4
 """Largest number of models that a sentence names as equally good."""
 
@@ -103,7 +109,8 @@ def _part(site: Site, setting: Setting, linked: bool) -> dict[str, Any]:
     medians = {} if minimal else medians_beside(site.board, setting)
     unit = unit_of(cells[0])
     names = [one.model for one in setting.standings]
-    attacks = sum(len(cell.attacks) for cell in cells)
+    counts = {_tried(site, setting, one.model) for one in setting.standings}
+    among = f"{counts.pop()} attacks" if len(counts) == 1 else "the attacks that it ran"
     note = (
         "Ranks are ranges: models whose order these images cannot tell share one. "
         f"{_tested(setting)}, corrected for all pairs of this threat."
@@ -123,8 +130,9 @@ def _part(site: Site, setting: Setting, linked: bool) -> dict[str, Any]:
         "medians": medians,
         "tags": [tag for tag in site.tags if any(tag in m.tags for m in site.board.models)],
         "note": note,
-        "matrix_note": f"{measured} Outlined: the lowest of each model among {attacks} attacks, "
+        "matrix_note": f"{measured} Outlined: the lowest of each model among {among}, "
         "and all that equal it. Together: an image counts as broken if any attack broke it."
+        + (f" {IN_TURN}" if any(cell.in_turn for cell in cells) else "")
         + (" The values of attacks link to the images." if linked else ""),
         "models": names,
         "groups": [_group(site, setting, cell, linked) for cell in cells],
@@ -145,11 +153,11 @@ def _tested(setting: Setting) -> str:
 def sentence(site: Site, setting: Setting) -> str:
     """Which model is most robust under a setting, and how sure that is, as markup."""
     cells = [site.board.cells[place] for place in setting.cells]
-    attacks = sum(len(cell.attacks) for cell in cells)
     ranked = [one for one in setting.standings if one.robust is not None]
     if not ranked:
         return f"No image was judged at {escape(setting.title)} yet."
     first = ranked[0]
+    attacks = _tried(site, setting, first.model)
     title = f"<b>{escape(first.model)}</b>"
     kinds = site.knowledge_of(setting)
     kind = "" if kinds == [WHITE_BOX] else listed([_KINDS.get(one, one) for one in kinds]) + " "
@@ -169,7 +177,16 @@ def sentence(site: Site, setting: Setting) -> str:
         )
     if first.stops:
         text += f" <b>Not to be quoted ({', '.join(first.stops)}).</b>"
+    elif doubt_of(site, setting, first.model):
+        text += " <b>Whether this is strong enough is unknown: quote it with that word.</b>"
     return f"{text} {_beside(setting, ranked)} All figures are upper bounds."
+
+
+def _tried(site: Site, setting: Setting, name: str) -> int:
+    """The number of attacks that a model was judged under."""
+    cells = [site.board.cells[place] for place in setting.cells]
+    rows = [cell.covered[cell.models.index(name)] for cell in cells if name in cell.models]
+    return sum(int(row.any(1).sum()) for row in rows)
 
 
 def _beside(setting: Setting, ranked: list[Standing]) -> str:
@@ -209,8 +226,17 @@ def _row(
         "median": size(median, unit),
         "median_value": -1 if median is None else min(median, 1e9),
         "worst": worst_of(site, one),
+        "in_turn": in_turn(site, setting, one),
+        "images": _images_of(site, setting, one.model),
         "warnings": site.warned([*_evaluations(site, setting, one.model)]),
+        "doubt": doubt_of(site, setting, one.model),
     }
+
+
+def doubt_of(site: Site, setting: Setting, name: str) -> str:
+    """The word that a model's figure under a setting must be quoted with; empty without one."""
+    found = (site.board.figures.evaluations[e] for e in _evaluations(site, setting, name))
+    return next(filter(None, map(doubt, found)), "")
 
 
 def _evaluations(site: Site, setting: Setting, name: str) -> Iterator[int]:
@@ -236,6 +262,20 @@ def worst_of(site: Site, one: Standing) -> dict[str, Any] | None:
     }
 
 
+def in_turn(site: Site, setting: Setting, one: Standing) -> bool:
+    """Whether a model's attacks cannot be compared, because they ran one after the other."""
+    cells = [site.board.cells[place] for place in setting.cells]
+    mine = [cell for cell in cells if one.model in cell.models]
+    return not one.worst and any(cell.in_turn for cell in mine)
+
+
+def _images_of(site: Site, setting: Setting, name: str) -> str:
+    """The page with a model's images where no single attack leads to one; empty without one."""
+    cells = [site.board.cells[place] for place in setting.cells]
+    mine = [cell for cell in cells if name in cell.models]
+    return site.cell_page(mine[0].name) if mine else ""
+
+
 def mark_of(cell: BoardCell, attack: str) -> str:
     """What an attack used, where that is not what the cell says of all of them."""
     known = cell.known_to(attack)
@@ -259,7 +299,13 @@ def _group(site: Site, setting: Setting, cell: BoardCell, linked: bool) -> dict[
         found = [places.get(one.model) for one in setting.standings]
         cells = [EMPTY if m is None else together_cell(cell, m) for m in found]
         rows.append({"attack": TOGETHER, "page": "", "cells": "".join(cells)})
-    return {"cell": cell.name, "page": page, "knowledge": cell.knowledge, "rows": rows}
+    return {
+        "cell": cell.name,
+        "page": page,
+        "knowledge": cell.knowledge,
+        "rows": rows,
+        "in_turn": cell.in_turn,
+    }
 
 
 def _all_cells(site: Site, setting: Setting) -> str:

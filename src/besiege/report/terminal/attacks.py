@@ -109,12 +109,26 @@ def _passes_of_an_answer(evaluation: Evaluation) -> str:
     return f"One answer counts once and takes {each} passes of the network." if each > 1 else ""
 
 
+def _draws(evaluation: Evaluation) -> str:
+    """When an image of a stochastic model is broken; empty for other models."""
+    if not evaluation.model.stochastic:
+        return ""
+    text = f"An image is broken where half of {evaluation.model.draws} draws or more are successes"
+    if is_cascade(evaluation):
+        text += "; the suite attacks those again that were broken in some, counted with the first"
+    return f"{text}."
+
+
 def legend(evaluations: Sequence[Evaluation], width: int) -> str:
     """The explanation of the columns that are shown at this width."""
     evaluations = [without_guards(evaluation) for evaluation in evaluations]
     shown = {name for one in evaluations for name in _columns(one, width).headings}
     sizes = [evaluation.distances is not None for evaluation in evaluations]
     words = ["* smallest perturbations." if all(sizes) else "* broke most images."]
+    if not any(map(strongest, evaluations)):
+        words = []
+    if any(is_cascade(one) and not strongest(one) for one in evaluations):
+        words.append("The attacks ran one after the other, so none is called the strongest.")
     limits = {one.threat.queries for one in evaluations if one.queries} - {None}
     most = f", at most {max(filter(None, limits)):,} each" if limits else ""
     meanings = {
@@ -130,6 +144,7 @@ def legend(evaluations: Sequence[Evaluation], width: int) -> str:
         meanings["before"] = "before, left: unbroken images before the attack and after it."
         del meanings["left"]
     words += [meaning for name, meaning in meanings.items() if name in shown]
+    words += dict.fromkeys(text for one in evaluations if (text := _draws(one)))
     words += [text for one in evaluations if (text := _passes_of_an_answer(one))]
     told = [(e.suite, origin(e.suite, [a.text for a in e.attacks])) for e in evaluations if e.suite]
     words += [

@@ -11,8 +11,9 @@ from rich.text import Text
 from besiege.core.attack_registry import OBLIVIOUS
 from besiege.metrics.values import EvaluationFigures as Evaluation
 from besiege.report.answer import (
+    UNKNOWN_MEANS,
+    doubt,
     errors,
-    is_cascade,
     is_complete,
     is_minimal,
     median_change,
@@ -35,7 +36,14 @@ def compared(
         yield Text(f"on {samples[0]}", "dim", overflow="fold")
         yield ""
     yield _comparison(evaluations, width)
-    for line in _ignored(evaluations):
+    if any(map(doubt, evaluations)):
+        yield Text(UNKNOWN_MEANS, "dim", overflow="fold")
+    for evaluation in evaluations:
+        if evaluation.defense is not None:
+            yield Text(f"{evaluation.title}: {evaluation.defense}", overflow="fold")
+        if words := evaluation.model.counted:
+            yield Text(f"{evaluation.title}: an image counts where it is {words}", "dim")
+    for line in _spared(evaluations):
         yield Text(line, overflow="fold")
     for evaluation in evaluations if brief else ():
         if stops := list(dict.fromkeys(error.id for error in errors(evaluation))):
@@ -61,11 +69,13 @@ def _comparison(evaluations: Sequence[Evaluation], width: int) -> RenderableType
     for name in numbers:
         rows.add_column(name, justify="right", no_wrap=True)
     taken = [*least.values(), *(max(map(cell_len, column)) for column in numbers.values())]
-    named = width - sum(taken) - 2 * len(taken) - 1 >= _NAME
+    marks = [_mark(one) for one in evaluations]
+    named = width - sum(taken) - 2 * len(taken) - max(1, *map(len, marks)) >= _NAME
+    named &= any(map(strongest, evaluations))
     if named:
         rows.add_column("strongest", overflow="fold")
     rows.add_column("", no_wrap=True)
-    for one, clean, figure, range_ in zip(evaluations, *numbers.values(), strict=True):
+    for one, clean, figure, range_, mark in zip(evaluations, *numbers.values(), marks, strict=True):
         attack = broken_up("".join(attack.text for attack in strongest(one)[:1]), 17)
         rows.add_row(
             Text(one.model.title),
@@ -74,29 +84,19 @@ def _comparison(evaluations: Sequence[Evaluation], width: int) -> RenderableType
             Text(figure, "bold"),
             range_,
             *([attack] if named else []),
-            Text("!", "bold red") if errors(one) or not is_complete(one) else "",
+            mark,
         )
     return rows
 
 
-def _ignored(evaluations: Sequence[Evaluation]) -> Iterator[str]:
-    """Of each defense, its accuracy against attacks that ignore it beside that against all.
-
-    The attacks of a suite after the first one see the images that are left: theirs is no accuracy
-    of a single attack. A model without a defense that was spared such an attack is named.
-    """
-    missed: dict[str, list[str]] = {}
+def _spared(evaluations: Sequence[Evaluation]) -> Iterator[str]:
+    """Names models without a defense that ran without the attacks that ignore one."""
+    ignoring: dict[str, list[str]] = {}
     for one in evaluations:
-        first = one.attacks[:1] if is_cascade(one) else one.attacks
-        for attack in (attack for attack in first if _ignores(attack.text)):
-            missed.setdefault(one.threat.text, []).append(attack.text)
-            if attack.accuracy is not None and robust(one) is not None:
-                yield (
-                    f"{one.title}: {share(attack.accuracy)} if its defense is ignored "
-                    f"({attack.text}), {share(robust(one))} against all attacks"
-                )
+        texts = [attack.text for attack in one.attacks if _ignores(attack.text)]
+        ignoring.setdefault(one.threat.text, []).extend(texts)
     for one in evaluations:
-        texts = list(dict.fromkeys(missed.get(one.threat.text, [])))
+        texts = list(dict.fromkeys(ignoring[one.threat.text]))
         plain = one.model.kind == "Classifier" and "+" not in one.model.name
         if texts and plain and not any(_ignores(attack.text) for attack in one.attacks):
             yield f"{one.title} has no defense to ignore, so it ran without {', '.join(texts)}"
@@ -104,6 +104,13 @@ def _ignored(evaluations: Sequence[Evaluation]) -> Iterator[str]:
 
 def _ignores(text: str) -> bool:
     return text.startswith(f"{OBLIVIOUS}(")
+
+
+def _mark(evaluation: Evaluation) -> Text:
+    """A mark where a figure must not be quoted, or the word that it must be quoted with."""
+    if errors(evaluation) or not is_complete(evaluation):
+        return Text("!", "bold red")
+    return Text(doubt(evaluation), "yellow")
 
 
 def _figure(evaluation: Evaluation) -> str:
