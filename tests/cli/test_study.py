@@ -117,6 +117,14 @@ many, two = (nn.Sequential(nn.Flatten(), nn.Linear(64, n)) for n in (20, 2))
 WHITE = ("--data", "digits", "--size", "smoke", "--count", "6", "--only", "white linf untargeted")
 
 
+def test_data_sets_of_a_study_and_of_its_claims_are_listed(besiege: Besiege) -> None:
+    said = " ".join(besiege("study", "realsafe").out.split())
+    assert "no model by more than a point. (on cifar10, digits)" in said
+    assert "help transfer on every model. (on imagenet-sample)" in said
+    listed = said[said.index("--data ") :].split(" --size")[0]
+    assert all(name in listed for name in ("digits", "cifar10", "imagenet"))
+
+
 @pytest.fixture(scope="module")
 def realsafe(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One cell of RealSafe on a few images."""

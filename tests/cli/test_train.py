@@ -40,6 +40,23 @@ def test_it_writes_weights_that_evaluate_takes(besiege: Besiege, tmp_path: Path)
     assert besiege("evaluate", "digits_mlp:mine.safetensors", *fixed, "--no-curve").code == 0
 
 
+def test_it_says_whose_weights_it_starts_from_and_what_was_correct(
+    besiege: Besiege, tmp_path: Path
+) -> None:
+    (tmp_path / "net.py").write_text(
+        "from torch import nn\n\n\ndef make():\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))\n"
+    )
+    words = [*TRAIN, "--epochs", "1"]
+    said = besiege(*words)
+    assert "starts from the weights" not in said.flat
+    assert "% correct of the training images as it saw them" in said.flat
+    words[words.index("digits_mlp")] = "net.py:make"
+    words[words.index("mine.safetensors")] = "other.safetensors"
+    assert "The training starts from the weights that net.py:make returns" in besiege(*words).flat
+    assert "starts from the weights" not in besiege(*words).flat, "nothing was left to do"
+
+
 def test_what_is_there_is_not_replaced_by_another_training(besiege: Besiege) -> None:
     besiege(*TRAIN, "--epochs", "1")
     said = besiege(*TRAIN, "--epochs", "1", "--seed", "5")

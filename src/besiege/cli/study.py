@@ -279,7 +279,8 @@ def _explain(chosen_study: Study, as_json: bool) -> int:
     specs = {name: str(path) for name, path in chosen_study.specs.items()}
     if as_json:
         claims = [
-            {"id": one.id, "claim": one.text, "paper": one.paper} for one in chosen_study.claims
+            {"id": one.id, "claim": one.text, "paper": one.paper, "data": list(one.data)}
+            for one in chosen_study.claims
         ]
         told: dict[str, Any] = {
             "specs": specs,
@@ -294,8 +295,11 @@ def _explain(chosen_study: Study, as_json: bool) -> int:
     console.print(Text(chosen_study.title, "bold"))
     screen.say(console, Text(chosen_study.source, "dim"))
     for claim in chosen_study.claims:
-        screen.say(console, Text(f"{claim.id}  ", "bold").append(claim.text, "not bold"))
+        where = f" (on {', '.join(claim.data)})" if claim.data else ""
+        screen.say(console, Text(f"{claim.id}  ", "bold").append(claim.text + where, "not bold"))
     console.print()
+    if len(specs) > 1:
+        screen.say(console, Text("--data  ", "bold").append(", ".join(specs), "not bold"))
     for size, about in chosen_study.sizes.items():
         screen.say(console, Text(f"--size {size}  ", "bold").append(about.about, "not bold"))
     for benchmark in chosen_study.benchmarks():

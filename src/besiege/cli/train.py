@@ -129,6 +129,8 @@ def train(
 
             where = prepare(device, threads)
             begun = checkpoint.exists() and resume
+            if ".py:" in arch and not begun and not out.exists():
+                screen.say(console, Text(_start(arch), "dim"))
 
             trained = ["model"]
 
@@ -178,6 +180,14 @@ def train(
         next_one = _evaluation(facts, data, layout)
         screen.verbatim(results, Text(f"evaluate it with\n{wrapped(next_one, results.width)}"))
     return 0
+
+
+def _start(arch: str) -> str:
+    """Whose weights a training of a network in a file starts from: nothing draws them again."""
+    return (
+        f"The training starts from the weights that {arch} returns: if they are trained already, "
+        "they are trained further."
+    )
 
 
 def _stage(role: str, file: Path) -> str:
@@ -230,7 +240,8 @@ def _evaluation(card: dict[str, Any], data: str, layout: str | None) -> str:
 def _line(epoch: Epoch) -> str:
     line = f"epoch {epoch.number}: loss {epoch.loss:.{4 if epoch.accuracy is None else 3}f}"
     if epoch.accuracy is not None:
-        line += f", {100 * epoch.accuracy:.1f} % correct"
+        # Perturbed, where the recipe attacks: they are not the clean images.
+        line += f", {100 * epoch.accuracy:.1f} % correct of the training images as it saw them"
     for name, value in (("clean", epoch.clean), ("under attack", epoch.robust)):
         if value is not None:
             line += f", held out {100 * value:.1f} % {name}"
