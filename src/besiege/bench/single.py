@@ -330,18 +330,18 @@ def measure(
                 prepared = prepare(requests, store.folder, run, how)
                 # A request may leave out images of models beside it, or attacks that ignore the
                 # defense which only those have: alone it is another one.
-                for number, ((alone, _), asked) in enumerate(
+                for number, ((alone, _), among) in enumerate(
                     zip(given, prepared.requests, strict=True)
                 ):
                     changed = {
-                        name: getattr(asked, name)
+                        name: getattr(among, name)
                         for name in ("beside", "attacks", "suite")
-                        if getattr(asked, name) != getattr(alone, name)
+                        if getattr(among, name) != getattr(alone, name)
                     }
                     if changed:
                         stamps[number] = None
                     if texts:
-                        update = {**changed, "command": asked.command}
+                        update = {**changed, "command": among.command}
                         texts[number] = texts[number].model_copy(update=update)
             if accept is not None:
                 for plan in prepared.plans:

@@ -413,6 +413,7 @@ def default_folder(requests: Sequence[Request]) -> Path:
         "fuse": request.substitute,
         "beside": request.beside,
         "across": request.across,
+        "apart": request.apart,
         **dict.fromkeys(EXAMINING, False),  # it is a part of the same evaluation
     }
     named = {name: value for name, value in words.items() if later.get(name, True)}
