@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from besiege.core.attack_registry import OBLIVIOUS
+from besiege.core.attack_registry import ignores_defense
 from besiege.core.errors import UnknownNameError, near
 from besiege.core.threat import L0, L1, L2, Linf, Norm
 
@@ -73,7 +73,7 @@ class Suite:
         if rejects:
             averages = listed is self.stochastic and bool(self.stochastic)
             listed += tuple(f"averaged({t}, 20)" if averages else t for t in self.rejecting)
-        return tuple(text for text in listed if defended or not _ignores(text))
+        return tuple(text for text in listed if defended or not ignores_defense(text))
 
     @property
     def lists(self) -> Mapping[str, tuple[str, ...]]:
@@ -87,11 +87,7 @@ class Suite:
     @property
     def ignores(self) -> str | None:
         """Its attack that ignores a defense, if it has one."""
-        return next(filter(_ignores, self.attacks), None)
-
-
-def _ignores(text: str) -> bool:
-    return text.startswith(f"{OBLIVIOUS}(")
+        return next(filter(ignores_defense, self.attacks), None)
 
 
 # The nearest classes, a loss that does not saturate, and many starts rather than many steps. Of

@@ -24,7 +24,7 @@ from besiege.bench.spec import Trained
 from besiege.bench.store import Store
 from besiege.bench.summaries import outcomes_of
 from besiege.bench.utilities import clean_logits, clean_rows
-from besiege.core.attack_registry import OBLIVIOUS
+from besiege.core.attack_registry import ignores_defense
 from besiege.core.errors import UnknownNameError, near
 from besiege.core.threat import Threat
 from besiege.metrics.distances import quantile
@@ -187,7 +187,7 @@ class BoardCell:
 
     def known_to(self, attack: str) -> str:
         """The same of one attack: one that ignores the defense transfers in any cell."""
-        return TRANSFER if attack.startswith(f"{OBLIVIOUS}(") else self.knowledge
+        return TRANSFER if ignores_defense(attack) else self.knowledge
 
     @property
     def images(self) -> str:

@@ -20,6 +20,11 @@ OBLIVIOUS: Final = "oblivious"
 """The attack that ignores a defense, which reports label without loading any attack."""
 
 
+def ignores_defense(text: str) -> bool:
+    """Whether the text of an attack is that of one that ignores a defense."""
+    return text.startswith(f"{OBLIVIOUS}(")
+
+
 def fitting(access: Access) -> list[str]:
     """Names of the registered attacks that need no more than this access."""
     return [

@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from rich.console import RenderableType
 from rich.text import Text
 
-from besiege.core.attack_registry import OBLIVIOUS
+from besiege.core.attack_registry import ignores_defense
 from besiege.metrics.values import EvaluationFigures as Evaluation
 from besiege.report.answer import (
     UNKNOWN_MEANS,
@@ -93,17 +93,13 @@ def _spared(evaluations: Sequence[Evaluation]) -> Iterator[str]:
     """Names models without a defense that ran without the attacks that ignore one."""
     ignoring: dict[str, list[str]] = {}
     for one in evaluations:
-        texts = [attack.text for attack in one.attacks if _ignores(attack.text)]
+        texts = [attack.text for attack in one.attacks if ignores_defense(attack.text)]
         ignoring.setdefault(one.threat.text, []).extend(texts)
     for one in evaluations:
         texts = list(dict.fromkeys(ignoring[one.threat.text]))
         plain = one.model.kind == "Classifier" and "+" not in one.model.name
-        if texts and plain and not any(_ignores(attack.text) for attack in one.attacks):
+        if texts and plain and not any(ignores_defense(attack.text) for attack in one.attacks):
             yield f"{one.title} has no defense to ignore, so it ran without {', '.join(texts)}"
-
-
-def _ignores(text: str) -> bool:
-    return text.startswith(f"{OBLIVIOUS}(")
 
 
 def _mark(evaluation: Evaluation) -> Text:
