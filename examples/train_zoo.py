@@ -165,13 +165,13 @@ MODELS = {
     ),
     "cifar10-fast-at": _cifar("fast-at", "resnet20", ">= 74", ">= 36"),
     "cifar10-alp": _cifar(
-        "alp(epochs=90, decay=2e-4, objective=pairing(weight=0.25))",
+        "alp(epochs=80, decay=2e-4)",
         "resnet20",
         ">= 73",
         "36 to 43",
         *_STEPS,
     ),
-    "cifar10-igr": _cifar("igr(epochs=45)", "resnet20", ">= 75", "3 to 25"),
+    "cifar10-igr": _cifar("igr(epochs=60, decay=2e-4)", "resnet20", ">= 75", "3 to 25"),
     "cifar10-nat": _cifar("nat(epochs=30)", "resnet20", ">= 85", "<= 10"),
     "cifar10-eat": _cifar("eat(epochs=45)", "resnet20", ">= 85", "<= 10"),
     "cifar10-distilled": _cifar(

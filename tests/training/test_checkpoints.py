@@ -248,13 +248,14 @@ import torch
 from besiege.training import train
 torch.set_num_threads(1)
 say = lambda done, total: print(done, flush=True)
-train(*subject({which!r}), checkpoint={path!r}, tick=say)
+train(*subject({which!r}), checkpoint={path!r}, device={device!r}, tick=say)
 """
 
 
-def killed(path: Path, which: str, after: int, pause: float = 0.0) -> bool:
+def killed(path: Path, which: str, after: int, pause: float = 0.0, device: str = "cpu") -> bool:
     """Train in a process of its own; SIGKILL it after so many steps. Whether it was killed."""
-    code = CHILD.format(folder=str(Path(__file__).parent), which=which, path=str(path))
+    folder = str(Path(__file__).parent)
+    code = CHILD.format(folder=folder, which=which, path=str(path), device=device)
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         for count, _ in enumerate(child.stdout, 1):
@@ -299,3 +300,20 @@ def test_a_killed_process_loses_nothing(
         torch.set_num_threads(threads)
     modules = [one.module if isinstance(one, Classifier) else one for one in (straight, resumed)]
     assert same(*modules) and [p.name for p in tmp_path.iterdir()] == ["c"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("which", ["trades", "awp", "free-at", "adp"])
+def test_a_process_killed_on_a_gpu_ends_with_the_same_accuracy(which: str, tmp_path: Path) -> None:
+    path = tmp_path / "c"
+    assert sum(killed(path, which, *moment, device="cuda") for moment in ten_moments(which)) == 10
+    found = []
+    test = besiege.data.load("digits")
+    for checkpoint in (None, path):
+        model, data, plan = subject(which)
+        train(model, data, plan, device="cuda", checkpoint=checkpoint)
+        victim = model if isinstance(model, Classifier) else Classifier(model)
+        with victim.held(), torch.no_grad():
+            answers = victim.to("cuda")(test.images.to("cuda")).argmax(1).cpu()
+        found.append(float((answers == test.labels).double().mean()))
+    assert abs(found[0] - found[1]) <= 0.005, found
