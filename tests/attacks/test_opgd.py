@@ -16,7 +16,7 @@ from besiege.attacks.opgd import Fooling, Hiding, Selected, joint, orthogonal
 from besiege.core.answer import Aim
 from besiege.core.victim import Victim
 from besiege.defenses import BitDepth, Calibration, Detected, Median, Squeezing, load
-from besiege.defenses.detecting import threshold_at
+from besiege.defenses.calibrating import threshold_at
 
 TEST = besiege.data.load("digits", "test")
 AIM = Aim(torch.tensor([0, 1, 1]))

@@ -9,7 +9,7 @@ import torch
 import besiege
 from besiege.attacks.universal import UAP, fit_universal, fooling
 from besiege.defenses import BitDepth, Calibration, Detected, Median, Squeezing, load
-from besiege.defenses.detecting import forced
+from besiege.defenses.detected import forced
 
 MODEL = "zoo:digits-natural"
 DATA = besiege.data.load("digits", count=60)

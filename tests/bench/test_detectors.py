@@ -28,7 +28,7 @@ from besiege.defenses import (
     Squeezing,
     load,
 )
-from besiege.defenses.detecting import forced
+from besiege.defenses.detected import forced
 from besiege.training import fit_detector
 
 MODEL = "zoo:digits-natural"

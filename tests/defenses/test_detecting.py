@@ -32,17 +32,10 @@ from besiege.defenses import (
     Squeezing,
     load,
 )
-from besiege.defenses.detecting import (
-    Detector,
-    Examined,
-    Material,
-    Numbers,
-    calibrate,
-    digest_of,
-    forced,
-    rejection,
-    threshold_at,
-)
+from besiege.defenses.calibrating import calibrate, threshold_at
+from besiege.defenses.contents import digest_of
+from besiege.defenses.detected import forced, rejection
+from besiege.defenses.detecting import Detector, Examined, Material, Numbers
 from besiege.defenses.detector_files import as_ranges, from_ranges
 from besiege.defenses.lid import LID
 from besiege.models import ARCHITECTURES, Classifier, Ensemble

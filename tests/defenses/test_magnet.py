@@ -25,7 +25,8 @@ from besiege.defenses import (
     ResizePad,
     load,
 )
-from besiege.defenses.detecting import LANGUAGE, calibrate
+from besiege.defenses.calibrating import calibrate
+from besiege.defenses.detecting import LANGUAGE
 from besiege.defenses.magnet import divergence, error, quantiles, rarity
 from besiege.testing import VICTIM_LAWS, conform_victim
 from besiege.training import fit_detector

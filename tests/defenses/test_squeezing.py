@@ -20,7 +20,8 @@ from besiege.defenses import (
     Squeezing,
     load,
 )
-from besiege.defenses.detecting import LANGUAGE, threshold_at
+from besiege.defenses.calibrating import threshold_at
+from besiege.defenses.detecting import LANGUAGE
 from besiege.models import Classifier
 
 MODEL = "zoo:digits-natural"

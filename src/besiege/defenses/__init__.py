@@ -9,16 +9,11 @@ from besiege.core.lazy import lazily
 if TYPE_CHECKING:
     from besiege.defenses.adapting import Adapt
     from besiege.defenses.bits import BitDepth
+    from besiege.defenses.calibrating import calibrate
     from besiege.defenses.cropping import CropRescale
     from besiege.defenses.defended import Defended, load
-    from besiege.defenses.detecting import (
-        Calibration,
-        Detected,
-        Detector,
-        Examined,
-        calibrate,
-        detector,
-    )
+    from besiege.defenses.detected import Calibration, Detected
+    from besiege.defenses.detecting import Detector, Examined, detector
     from besiege.defenses.filters import Blur, Median, PilBlur
     from besiege.defenses.jpeg import Jpeg
     from besiege.defenses.layers import Layer, Unclamped
@@ -75,7 +70,9 @@ __getattr__, __dir__ = lazily(
         "bits": "BitDepth",
         "cropping": "CropRescale",
         "defended": "Defended load",
-        "detecting": "Calibration Detected Detector Examined calibrate detector",
+        "calibrating": "calibrate",
+        "detected": "Calibration Detected",
+        "detecting": "Detector Examined detector",
         "filters": "Blur Median PilBlur",
         "jpeg": "Jpeg",
         "learned": "PixelDefend Reform",

@@ -26,8 +26,10 @@ from besiege.core.shell import shell
 from besiege.core.text import short
 from besiege.core.victim import Victim
 from besiege.core.vocabulary import Vocabulary
+from besiege.defenses.contents import digest_of
+from besiege.defenses.detected import Calibration, Detected
 from besiege.defenses.detecting import LANGUAGE as KINDS
-from besiege.defenses.detecting import Calibration, Detected, Detector, digest_of
+from besiege.defenses.detecting import Detector
 from besiege.models.checkpoints import from_safetensors
 
 if TYPE_CHECKING:

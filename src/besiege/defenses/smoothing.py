@@ -22,7 +22,7 @@ from besiege.core.fields import check_fields, checked, number
 from besiege.core.text import is_whole
 from besiege.core.victim import Victim
 from besiege.defenses.defended import Defended, load
-from besiege.defenses.detecting import rejection
+from besiege.defenses.detected import rejection
 from besiege.defenses.layers import straight
 from besiege.defenses.noise import GaussianNoise
 from besiege.defenses.pooling import LANGUAGE, POOLS, Pooled

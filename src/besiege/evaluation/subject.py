@@ -24,7 +24,7 @@ from besiege.core.samples import Samples
 from besiege.core.threat import L0, L1, L2, Access, Linf, Norm, Threat
 from besiege.core.victim import Victim
 from besiege.defenses.defended import Defended
-from besiege.defenses.detecting import Detected
+from besiege.defenses.detected import Detected
 from besiege.defenses.layers import Layer
 from besiege.defenses.pooling import Pooled
 from besiege.defenses.smoothing import Smoothed

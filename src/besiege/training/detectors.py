@@ -27,18 +27,12 @@ from besiege.data import load as load_data
 from besiege.data.catalogue import CATALOGUE
 from besiege.data.contents import contents
 from besiege.data.dataset import Data, rank
+from besiege.defenses.calibrating import calibrate, must_be_rate
+from besiege.defenses.contents import digest_of
 from besiege.defenses.defended import load as load_victim
 from besiege.defenses.defended import split as split_layers
-from besiege.defenses.detecting import (
-    LANGUAGE,
-    Calibration,
-    Detector,
-    Material,
-    calibrate,
-    digest_of,
-    must_be_guardable,
-    must_be_rate,
-)
+from besiege.defenses.detected import Calibration, must_be_guardable
+from besiege.defenses.detecting import LANGUAGE, Detector, Material
 from besiege.defenses.detector_files import as_ranges, read_detected
 from besiege.models.catalogue import zoo_card, zoo_names
 from besiege.training.checkpoints import make_room, replace_file
