@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import besiege
-from besiege.metrics.values import Auc, Detection, Shares
+from besiege.metrics.defense_values import Auc, Detection, Shares
 
 # A script finds its neighbours, not its package: the root makes it one.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import functional
 
-from besiege.metrics.values import BudgetCurve
+from besiege.metrics.attack_values import BudgetCurve
 
 Net = Callable[[Tensor], Tensor]
 

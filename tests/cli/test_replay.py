@@ -12,8 +12,8 @@ from tests.cli.conftest import Besiege
 
 from besiege.bench.single import evaluate
 from besiege.cli.replay import sentence
+from besiege.metrics.attack_values import ReplayFigures
 from besiege.metrics.intervals import Rate
-from besiege.metrics.values import ReplayFigures
 
 
 @pytest.fixture(scope="module")

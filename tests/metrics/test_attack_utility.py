@@ -18,8 +18,8 @@ from besiege.metrics.attack_utility import (
     on_common,
     table,
 )
+from besiege.metrics.attack_values import AttackUtility
 from besiege.metrics.rows import Rows
-from besiege.metrics.values import AttackUtility
 
 
 def answers(count: int = 40) -> tuple[Rows, Any]:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from besiege.metrics import Evidence, Rows, Trial
+from besiege.metrics.defense_values import Draws, Spread
 from besiege.metrics.intervals import clopper_pearson
 from besiege.metrics.stochastic import chance_figures, success_probabilities
-from besiege.metrics.values import Draws, Spread
 
 DRAWS = 4
 

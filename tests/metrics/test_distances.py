@@ -5,9 +5,9 @@ import pytest
 
 from besiege.core.errors import InputError
 from besiege.metrics import Evidence, Rows, Trial, against_cost, quantile
+from besiege.metrics.attack_values import Descent
 from besiege.metrics.distances import BEST, IN_ALL, distance_figures, smallest
 from besiege.metrics.figures import budget_curves, budget_figures, gallery, steps_figures
-from besiege.metrics.values import Descent
 
 INF = np.inf
 COUNT = 5

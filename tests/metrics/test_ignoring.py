@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from besiege.metrics.defense_values import DefenseFigures
 from besiege.metrics.evidence import Evidence, Trial
 from besiege.metrics.ignoring import defense_figures
 from besiege.metrics.registry import Case
 from besiege.metrics.rows import Rows
-from besiege.metrics.values import DefenseFigures
 
 IDS = np.arange(20)
 IGNORANT: dict[str, Any] = {"oblivious": True, "access": "transfer"}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import besiege
-from besiege.metrics.values import AttackQueries
+from besiege.metrics.attack_values import AttackQueries
 
 NATURAL = "zoo:digits-natural"
 

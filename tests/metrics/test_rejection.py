@@ -12,10 +12,10 @@ from sklearn.metrics import roc_auc_score
 from besiege.core.errors import Finding
 from besiege.metrics import Case, Evidence, Rows, Trial
 from besiege.metrics.calibration import luck, w26_calibration
+from besiege.metrics.defense_values import Rejections, Shares
 from besiege.metrics.evidence import Calibrated
 from besiege.metrics.kinds import w33_not_adaptive
 from besiege.metrics.rejection import outcome_columns, rejection_figures
-from besiege.metrics.values import Rejections, Shares
 
 # Eight samples of class 0: what the classifier says of the clean image, and whether it is rejected.
 CLEAN: dict[str, Any] = {

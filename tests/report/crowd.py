@@ -10,7 +10,8 @@ from tests.report.sample import MODEL, attack, curve, evaluation, figures, item,
 
 from besiege.bench.board import Board, BoardCell, BoardModel
 from besiege.core.errors import Finding
-from besiege.metrics.values import AttackSizes, Descent, Distances, EvaluationFigures, Sizes
+from besiege.metrics.attack_values import AttackSizes, Descent, Distances, Sizes
+from besiege.metrics.values import EvaluationFigures
 
 ATTACKS = (
     "fgsm",

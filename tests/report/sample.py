@@ -10,28 +10,26 @@ from numpy.typing import NDArray
 
 from besiege.core.errors import Finding
 from besiege.metrics import EvaluationFigures, Rate, RunFigures
-from besiege.metrics.values import (
+from besiege.metrics.attack_values import (
     AttackCurve,
     AttackFigures,
     AttackSizes,
-    AttackSpread,
-    Became,
     BudgetCurve,
+    Descent,
+    Distances,
+    Sizes,
+    Stage,
+)
+from besiege.metrics.defense_values import AttackSpread, Draws, Probability, Spread, Tries
+from besiege.metrics.values import (
+    Became,
     ClassFigures,
     Confusion,
     Cost,
     DataFigures,
-    Descent,
-    Distances,
-    Draws,
     ModelFigures,
     Picture,
-    Probability,
-    Sizes,
-    Spread,
-    Stage,
     ThreatFigures,
-    Tries,
 )
 
 Figures = RunFigures

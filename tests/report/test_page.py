@@ -37,7 +37,9 @@ from tests.report.sample import (
 from besiege.core.errors import DataError, Finding, StoreError
 from besiege.core.examination import Check, Examination
 from besiege.metrics import RunFigures
-from besiege.metrics.values import AttackCurve, AttackQueries, DefenseFigures, Picture
+from besiege.metrics.attack_values import AttackCurve, AttackQueries
+from besiege.metrics.defense_values import DefenseFigures
+from besiege.metrics.values import Picture
 from besiege.report import fragment, write
 from besiege.report.charts import charts, steps_chart
 from besiege.report.grouping import ranked

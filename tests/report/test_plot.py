@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from tests.report.sample import crowded, curve, eight, evaluation, four, threat
 
+from besiege.metrics.attack_values import AttackCurve
 from besiege.metrics.intervals import round_numbers
-from besiege.metrics.values import AttackCurve
 from besiege.report.charts import charts, together
 from besiege.report.grouping import grouped
 from besiege.report.plot import DRAWN, Chart, Curve, Mark, thinned

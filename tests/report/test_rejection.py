@@ -19,7 +19,7 @@ import besiege
 from besiege.bench.model_spec import model_spec
 from besiege.bench.results import summarise
 from besiege.bench.spec import Request
-from besiege.metrics.values import Rejections
+from besiege.metrics.defense_values import Rejections
 from besiege.report import table
 
 HOW: dict[str, Any] = {"threat": "linf:0.1", "curve": False, "examine": "none"}

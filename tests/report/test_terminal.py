@@ -29,8 +29,10 @@ from tests.report.sample import (
 from besiege.bench.work_estimate import Event, Stage
 from besiege.core.errors import Finding, Level
 from besiege.core.examination import Check, Examination
+from besiege.metrics.attack_values import AttackQueries
+from besiege.metrics.defense_values import DefenseFigures
 from besiege.metrics.intervals import Rate
-from besiege.metrics.values import AttackQueries, DefenseFigures, EvaluationFigures, NextStep
+from besiege.metrics.values import EvaluationFigures, NextStep
 from besiege.report import bar, table
 from besiege.report.findings import _amount
 

@@ -12,10 +12,11 @@ from tests.report.sample import evaluation, figures, rate
 from tests.studies.attack_boards import attacked, first
 
 from besiege.bench.board import Board, BoardCell, BoardModel
+from besiege.metrics.attack_values import AttackUtility, ReplayFigures
+from besiege.metrics.defense_values import Auc, Detection, Rejections, Shares
 from besiege.metrics.evidence import Origin
 from besiege.metrics.rows import Rows
 from besiege.metrics.utility import CleanAnswers
-from besiege.metrics.values import AttackUtility, Auc, Detection, Rejections, ReplayFigures, Shares
 from besiege.studies.deepsec.attacks import form
 
 SOURCE = "undefended"

@@ -20,7 +20,7 @@ from besiege.bench.benchmark import read_benchmark
 from besiege.bench.board import Board
 from besiege.core.errors import UnknownNameError
 from besiege.core.threat import Threat
-from besiege.metrics.values import Certified
+from besiege.metrics.defense_values import Certified
 from besiege.models.public import PUBLIC
 from besiege.studies.answers import Answer
 from besiege.studies.autoattack import scaling, step_sizes

@@ -34,8 +34,8 @@ from besiege.bench.store import Store
 from besiege.core.errors import ChangedError, InputError, StoreError, UnknownNameError, near
 from besiege.core.threat import Goal, Threat
 from besiege.defenses.layers import LANGUAGE
+from besiege.metrics.attack_values import ReplayFigures
 from besiege.metrics.evidence import Evidence, Origin, Trial
-from besiege.metrics.values import ReplayFigures
 
 _SEEN = (Goal.LEAST_LIKELY, Goal.SECOND)
 """Goals whose targets follow from what the attack saw of the model it was run on."""

@@ -15,6 +15,7 @@ from typing import Literal
 import numpy as np
 
 from besiege.bench.board import Board, BoardCell, Mask
+from besiege.metrics.attack_values import AttackCurve, AttackSizes
 from besiege.metrics.bands import Bands, accuracy_bands, share_bands, success_bands
 from besiege.metrics.distances import quantile
 from besiege.metrics.optimality import area
@@ -22,7 +23,7 @@ from besiege.metrics.outcomes import Numbers
 from besiege.metrics.resampling import Resampling
 from besiege.metrics.searches import ROUNDING
 from besiege.metrics.strength import broken_at, left_after
-from besiege.metrics.values import AttackCurve, AttackSizes, EvaluationFigures
+from besiege.metrics.values import EvaluationFigures
 
 TOGETHER = "all attacks together"
 """The curve of an evaluation's smallest perturbations by any attack."""

@@ -12,10 +12,12 @@ from besiege.bench.reading import Gathered
 from besiege.core.attack_registry import OBLIVIOUS
 from besiege.core.errors import Finding
 from besiege.core.threat import Goal, Threat
+from besiege.metrics.attack_values import Sizes
+from besiege.metrics.defense_values import Draws
 from besiege.metrics.evidence import Evidence
 from besiege.metrics.figures import expected_accuracy
 from besiege.metrics.intervals import Rate
-from besiege.metrics.values import Draws, EvaluationFigures, Sizes
+from besiege.metrics.values import EvaluationFigures
 
 _NAME = 40
 """Longest name of an attack beside which other rows are aligned."""

@@ -13,8 +13,8 @@ from besiege.cli.exits import FINE
 from besiege.cli.grammar import AsJson, Place, examples, flowing
 
 if TYPE_CHECKING:
+    from besiege.metrics.attack_values import ReplayFigures
     from besiege.metrics.intervals import Rate
-    from besiege.metrics.values import ReplayFigures
 
 command = App(
     name="replay",

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from besiege.core.errors import InputError
 from besiege.metrics import similarity
+from besiege.metrics.attack_values import AttackUtility
 from besiege.metrics.evidence import Trial
 from besiege.metrics.intervals import Rate
 from besiege.metrics.registry import Case
 from besiege.metrics.rows import Column, Rows, places
-from besiege.metrics.values import AttackUtility
 
 CERTAINTY = ("confidence", "p_label", "p_second")
 """Columns of judged rows that the probability metrics need."""

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from besiege.metrics.attack_values import Stage
 from besiege.metrics.evidence import Evidence
 from besiege.metrics.rows import Rows, places
-from besiege.metrics.values import Stage
 
 COSTS = ("queries", "forwards", "backwards")
 Counts = NDArray[np.int64]

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from besiege.core.errors import InputError
+from besiege.metrics.defense_values import Auc
 from besiege.metrics.intervals import clopper_pearson
 from besiege.metrics.paired import normal_quantile
 from besiege.metrics.resampling import RESAMPLES, Resampling
-from besiege.metrics.values import Auc
 
 Numbers = NDArray[np.float64]
 

@@ -11,10 +11,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from besiege.core.errors import InputError
 from besiege.core.threat import Norm
+from besiege.metrics.attack_values import AttackSizes, Descent, Distances, Sizes
 from besiege.metrics.evidence import Evidence, Trial
 from besiege.metrics.optimality import area, fall, local_optimality
 from besiege.metrics.rows import Rows, places
-from besiege.metrics.values import AttackSizes, Descent, Distances, Sizes
 
 BEST = "best_after_"
 """Prefix of the columns with the smallest distance claimed within a number of passes."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from besiege.metrics.attack_values import AttackCurve, AttackFigures, BudgetCurve
 from besiege.metrics.curves import Curve, against_budget, against_queries, against_steps
 from besiege.metrics.distances import NORMS, quantile, smallest
 from besiege.metrics.evidence import Evidence, Trial
@@ -16,7 +17,7 @@ from besiege.metrics.intervals import Rate
 from besiege.metrics.registry import Case
 from besiege.metrics.representatives import representatives
 from besiege.metrics.rows import places
-from besiege.metrics.values import AttackCurve, AttackFigures, BudgetCurve, Cost, Picture
+from besiege.metrics.values import Cost, Picture
 
 _PICTURES = 12
 _POINTS = 2000

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from besiege.metrics.defense_values import DefenseFigures
 from besiege.metrics.intervals import Rate
 from besiege.metrics.registry import Case
-from besiege.metrics.values import DefenseFigures
 
 
 def defense_figures(case: Case) -> DefenseFigures | None:

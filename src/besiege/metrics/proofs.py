@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from besiege.bounds.votes import lower_bound
 from besiege.core.errors import Finding
+from besiege.metrics.defense_values import Certified, CertifiedCurve, Votes
 from besiege.metrics.evidence import Evidence, Mask
 from besiege.metrics.intervals import Rate
 from besiege.metrics.registry import Case
 from besiege.metrics.rows import Rows, places
-from besiege.metrics.values import Certified, CertifiedCurve, Votes
 
 STAGE = "certify"
 """The kind of task whose rows are certificates."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from besiege.metrics.attack_values import AttackQueries
 from besiege.metrics.registry import Case
-from besiege.metrics.values import AttackQueries
 
 ASKING = ("score", "decision")
 """The access of attacks that are paid for in queries."""

@@ -9,11 +9,12 @@ from typing import Any
 
 from besiege.core.errors import InputError
 from besiege.core.registry import Registry
+from besiege.metrics.defense_values import Spread
 from besiege.metrics.evidence import Evidence
 from besiege.metrics.intervals import Rate
 from besiege.metrics.rows import Rows
 from besiege.metrics.similarity import Pairs
-from besiege.metrics.values import EvaluationFigures, Spread
+from besiege.metrics.values import EvaluationFigures
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,12 +12,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from besiege.metrics.defense_values import Detection, Rejections, Shares
 from besiege.metrics.detection import auc_interval, roc
 from besiege.metrics.evidence import Evidence, Mask, Trial
 from besiege.metrics.intervals import Rate
 from besiege.metrics.registry import Case
 from besiege.metrics.rows import Column, places
-from besiege.metrics.values import Detection, Rejections, Shares
 
 Codes = NDArray[np.int8]
 RIGHT, REJECTED, WRONG = 0, 1, 2

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from besiege.core.errors import Finding
+from besiege.metrics.attack_values import ReplayFigures
 from besiege.metrics.evidence import Evidence, Trial
 from besiege.metrics.figures import rate
 from besiege.metrics.intervals import Rate
 from besiege.metrics.registry import Case
 from besiege.metrics.rows import places
-from besiege.metrics.values import ReplayFigures
 
 
 def replay_figures(case: Case) -> tuple[ReplayFigures, ...]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from besiege.metrics import figures
 from besiege.metrics.attack_utility import attack_utility_figures
+from besiege.metrics.attack_values import Stage
 from besiege.metrics.cascade import cascade_figures
 from besiege.metrics.classes import class_figures, confusion_figures
 from besiege.metrics.clever import CleverFigures, clever_figures
+from besiege.metrics.defense_values import Draws
 from besiege.metrics.distances import distance_figures
 from besiege.metrics.examination import ACTIVE, examination_figures
 from besiege.metrics.ignoring import defense_figures
@@ -16,7 +18,7 @@ from besiege.metrics.registry import _FIGURES, Case, Figure, Row, Section
 from besiege.metrics.rejection import rejection_figures
 from besiege.metrics.replayed import replay_figures
 from besiege.metrics.stochastic import chance_figures
-from besiege.metrics.values import Draws, EvaluationFigures, Stage
+from besiege.metrics.values import EvaluationFigures
 
 
 def _robust_row(found: EvaluationFigures) -> Row | None:

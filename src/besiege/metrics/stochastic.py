@@ -8,10 +8,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from besiege.metrics.defense_values import AttackSpread, Draws, Probability, Spread, Tries
 from besiege.metrics.evidence import Evidence, Mask
 from besiege.metrics.intervals import clopper_pearson
 from besiege.metrics.rows import Column, Rows, places
-from besiege.metrics.values import AttackSpread, Draws, Probability, Spread, Tries
 
 Wins = NDArray[np.bool_]
 TRIES = (1, 5, 10)

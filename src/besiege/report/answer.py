@@ -9,8 +9,9 @@ from itertools import compress
 from besiege.bench.words import class_in_words
 from besiege.core.errors import Finding
 from besiege.core.threat import CLASS
+from besiege.metrics.attack_values import AttackFigures, Descent
 from besiege.metrics.intervals import Rate
-from besiege.metrics.values import AttackFigures, DataFigures, Descent, Earlier, ThreatFigures
+from besiege.metrics.values import DataFigures, Earlier, ThreatFigures
 from besiege.metrics.values import EvaluationFigures as Evaluation
 from besiege.report.formats import budget_unit, distance, interval, listed, p_value, share
 

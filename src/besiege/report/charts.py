@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from besiege.metrics.values import AttackCurve, EvaluationFigures
+from besiege.metrics.attack_values import AttackCurve
+from besiege.metrics.values import EvaluationFigures
 from besiege.report.answer import is_cascade
 from besiege.report.drawing import BANDS
 from besiege.report.formats import budget_unit, distance, listed

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from besiege.metrics.values import AttackCurve, BudgetCurve
+from besiege.metrics.attack_values import AttackCurve, BudgetCurve
 from besiege.report.drawing import Drawing
 from besiege.report.formats import distance
 

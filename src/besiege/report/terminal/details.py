@@ -8,10 +8,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from besiege.metrics.defense_values import Spread
 from besiege.metrics.intervals import Rate
 from besiege.metrics.registry import registered
 from besiege.metrics.values import EvaluationFigures as Evaluation
-from besiege.metrics.values import Spread
 from besiege.report.answer import (
     descent,
     elsewhere,

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 from rich.text import Text
 
+from besiege.metrics.defense_values import Detection, Rejections, Shares
 from besiege.metrics.intervals import Rate
-from besiege.metrics.values import Detection, Rejections, Shares
 from besiege.report.formats import interval, share
 from besiege.report.terminal.layout import NONE, named_rows
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from rich.table import Table
 
+from besiege.metrics.attack_values import Sizes
 from besiege.metrics.values import EvaluationFigures as Evaluation
-from besiege.metrics.values import Sizes
 from besiege.report.answer import Fall, counted_in
 from besiege.report.formats import budget_unit, distance
 from besiege.report.terminal.layout import NONE, named_rows

@@ -13,11 +13,12 @@ from besiege.bench.board import Board, BoardCell, BoardModel, Mask
 from besiege.bench.cell_groups import TRANSFER
 from besiege.core.errors import UnknownNameError
 from besiege.core.threat import Threat
+from besiege.metrics.attack_values import AttackUtility, ReplayFigures
+from besiege.metrics.defense_values import Detection
 from besiege.metrics.evidence import Origin
 from besiege.metrics.intervals import Rate
 from besiege.metrics.outcomes import Ids
 from besiege.metrics.rows import places
-from besiege.metrics.values import AttackUtility, Detection, ReplayFigures
 from besiege.studies.deepsec.attacks import DataName, Form, form, forms
 from besiege.studies.effects import place_of
 

@@ -16,9 +16,9 @@ import numpy as np
 from besiege.bench.board import Board
 from besiege.bench.display import Grid, rows_of
 from besiege.core.errors import UnknownNameError
+from besiege.metrics.attack_values import AttackUtility
 from besiege.metrics.intervals import Rate
 from besiege.metrics.paired import benjamini_hochberg
-from besiege.metrics.values import AttackUtility
 from besiege.studies.deepsec.answers import LINF_AND_L2, change_of, utilities
 from besiege.studies.deepsec.attacks import SAME_BUT_GOAL, DataName, Form
 from besiege.studies.deepsec.critique import critique
