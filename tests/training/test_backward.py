@@ -17,7 +17,8 @@ from besiege.models.joint import joint
 from besiege.models.preact import preact_resnet18
 from besiege.training import fresh, recipe
 from besiege.training.epochs import Training
-from besiege.training.objectives import CrossEntropy, Step
+from besiege.training.losses import CrossEntropy
+from besiege.training.objectives import Step
 from besiege.training.updates import Batch
 
 

@@ -29,7 +29,7 @@ from besiege.training import Epoch, Recipe, fresh, natural, pgd_at, recipe, trai
 from besiege.training.checkpoints import Checkpoint, replace_file
 from besiege.training.epochs import Training
 from besiege.training.fitting import build
-from besiege.training.objectives import CrossEntropy
+from besiege.training.losses import CrossEntropy
 
 EVERYTHING = replace(
     pgd_at,

@@ -19,7 +19,7 @@ from besiege.models.catalogue import ZOO
 from besiege.training import Recipe, epochs, fresh, natural, pgd_at, train
 from besiege.training.averaging import Average
 from besiege.training.epochs import Training
-from besiege.training.objectives import CrossEntropy
+from besiege.training.losses import CrossEntropy
 
 
 @pytest.fixture(scope="module")

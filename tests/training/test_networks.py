@@ -21,7 +21,8 @@ from besiege.models import ARCHITECTURES, Classifier
 from besiege.training import Epoch, fit, fresh, recipe, train
 from besiege.training.fitting import build
 from besiege.training.loop import identify
-from besiege.training.objectives import LANGUAGE, Likelihood, Objective, Reconstruction, Step
+from besiege.training.objectives import LANGUAGE, Objective, Step
+from besiege.training.restoring import Likelihood, Reconstruction
 
 TINY = "pixelcnn(levels=17, width=8, blocks=1)"
 

@@ -13,8 +13,9 @@ from torch.nn import functional
 
 from besiege.core.dice import Dice
 from besiege.core.errors import BesiegeError, InputError
-from besiege.training.objectives import LANGUAGE, OBJECTIVES, Objective, Step, simplex
+from besiege.training.objectives import LANGUAGE, OBJECTIVES, Objective, Step
 from besiege.training.reaching import relative_reach
+from besiege.training.separating import simplex
 
 pytestmark = pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad")
 

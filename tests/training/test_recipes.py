@@ -14,7 +14,7 @@ from besiege.attacks.pieces import Beside, Constant, Signs, Uniform
 from besiege.core.errors import BesiegeError, InputError, UnknownNameError
 from besiege.defenses.noise import GaussianNoise
 from besiege.training import RECIPES, Recipe, natural, pgd_at, pgd_at_cifar, recipe
-from besiege.training.objectives import CrossEntropy
+from besiege.training.losses import CrossEntropy
 from besiege.training.radii import HalfNormal
 
 

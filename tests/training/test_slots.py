@@ -24,7 +24,8 @@ from besiege.training import Epoch, Recipe, fit, fresh, natural, pgd_at, recipe,
 from besiege.training.epochs import Training
 from besiege.training.inner import Inner
 from besiege.training.loop import identify
-from besiege.training.objectives import OBJECTIVES, CrossEntropy, Objective, Step
+from besiege.training.losses import CrossEntropy
+from besiege.training.objectives import OBJECTIVES, Objective, Step
 
 
 @pytest.fixture(scope="module")

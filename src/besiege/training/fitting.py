@@ -27,7 +27,7 @@ from besiege.models.sources import load_network
 from besiege.training.checkpoints import make_room, replace_file
 from besiege.training.history import Epoch, collapsed, fall, kept
 from besiege.training.loop import fresh, identify, train
-from besiege.training.objectives import CrossEntropy, Distil
+from besiege.training.losses import CrossEntropy, Distil
 from besiege.training.recipes import Recipe, must_read_back, recipe
 
 # Arguments of a weights source that describe the Classifier, not the architecture.

@@ -23,7 +23,8 @@ from besiege.core.vocabulary import Vocabulary
 from besiege.defenses.layers import LANGUAGE as LAYER_LANGUAGE
 from besiege.defenses.layers import Layer
 from besiege.training import objectives, radii, updates
-from besiege.training.objectives import CrossEntropy, Objective
+from besiege.training.losses import CrossEntropy
+from besiege.training.objectives import Objective
 from besiege.training.radii import TrainingRadius, Whole
 from besiege.training.updates import Plain, Update
 

@@ -21,22 +21,20 @@ from besiege.core.threat import Threat
 from besiege.defenses.noise import GaussianNoise
 from besiege.defenses.thermometer import Thermometer
 from besiege.training.bounded import Bounded
-from besiege.training.objectives import (
-    Centres,
+from besiege.training.losses import (
     CrossEntropy,
     Distil,
-    Diversity,
     GradientPenalty,
-    Likelihood,
     Mart,
     Pairing,
     Reach,
-    Reconstruction,
     SmoothAdv,
     Trades,
 )
 from besiege.training.radii import HalfNormal
 from besiege.training.recipes import RECIPES, Recipe
+from besiege.training.restoring import Likelihood, Reconstruction
+from besiege.training.separating import Centres, Diversity
 from besiege.training.updates import Perturbed, Replay
 
 
