@@ -20,7 +20,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import besiege
-from besiege.bench.benchmark import Benchmark, Cell, benchmark_of
+from besiege.bench.benchmark import Benchmark, Cell
+from besiege.bench.benchmark_files import benchmark_of
 from besiege.bench.plan import Plan
 from besiege.bench.run import Run, RunEntry, write_run
 from besiege.bench.store import Store

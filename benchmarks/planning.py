@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from besiege.bench.benchmark import benchmark_of
+from besiege.bench.benchmark_files import benchmark_of
 from besiege.bench.expanding import declared
 from besiege.bench.preparing import prepare_benchmark
 from besiege.bench.spec import Machine

@@ -86,8 +86,8 @@ READING = (
         "besiege.studies.su.su",
         "besiege.report.site.writing",
     ),
-    *("besiege.bench.benchmark", "besiege.bench.releasing", "besiege.report.cells"),
-    *("besiege.bench.exports.tables", "besiege.report.paper", "besiege.bench.board"),
+    *("besiege.bench.benchmark_files", "besiege.bench.releasing", "besiege.report.cells"),
+    *("besiege.bench.exports.tables", "besiege.report.paper", "besiege.bench.board_reading"),
     *("besiege.report.site", "besiege.report.site.serving"),
 )
 

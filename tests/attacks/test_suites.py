@@ -19,7 +19,7 @@ from besiege.core.samples import Samples
 from besiege.core.threat import L1, L2, Linf, Norm, Threat
 from besiege.core.victim import Victim
 from besiege.evaluation import Crafted, craft, judge
-from besiege.evaluation.judging import Verdicts
+from besiege.evaluation.verdicts import Verdicts
 from besiege.models.classifier import Classifier
 from besiege.testing.victims import Array, Linear, Shape, images_of, module_of, size, untrained
 

@@ -12,8 +12,9 @@ import pytest
 from tests.bench.records import content, finished
 
 import besiege
-from besiege.bench.benchmark import benchmark_of
-from besiege.bench.board import Across, Board, board_of
+from besiege.bench.benchmark_files import benchmark_of
+from besiege.bench.board import Across, Board
+from besiege.bench.board_reading import board_of
 from besiege.bench.expanding import Declared, declared
 from besiege.bench.overview import open_run
 from besiege.bench.single import measure

@@ -24,8 +24,8 @@ from torch import Tensor, nn
 import besiege
 from besiege.attacks.suites import suite
 from besiege.bench import estimate
-from besiege.bench.benchmark import benchmark_of
-from besiege.bench.board import board_of
+from besiege.bench.benchmark_files import benchmark_of
+from besiege.bench.board_reading import board_of
 from besiege.bench.expanding import declared
 from besiege.bench.single import measure
 from besiege.bench.store import Store

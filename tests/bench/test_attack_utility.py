@@ -13,7 +13,7 @@ import pytest
 from tests.bench.small import SMALL
 
 import besiege
-from besiege.bench.benchmark import benchmark_of
+from besiege.bench.benchmark_files import benchmark_of
 from besiege.bench.expanding import declared
 from besiege.bench.opening import read_evaluations
 from besiege.bench.single import evaluate, measure

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from besiege.bench.benchmark import Benchmark, Cell, benchmark_of, read_benchmark
+from besiege.bench.benchmark import Benchmark, Cell
+from besiege.bench.benchmark_files import benchmark_of, read_benchmark
 from besiege.core.errors import InputError
 
 GOOD = """

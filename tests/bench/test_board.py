@@ -10,8 +10,9 @@ import pytest
 
 import besiege
 from besiege.bench import summaries
-from besiege.bench.benchmark import benchmark_of
-from besiege.bench.board import Board, board_of
+from besiege.bench.benchmark_files import benchmark_of
+from besiege.bench.board import Board
+from besiege.bench.board_reading import board_of
 from besiege.bench.cell_groups import groups_of
 from besiege.bench.evaluations import Evaluations
 from besiege.bench.overview import open_run

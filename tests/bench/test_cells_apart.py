@@ -14,8 +14,9 @@ from tests.bench.small import SMALL
 
 import besiege
 from besiege.bench import expanding
-from besiege.bench.benchmark import Benchmark, Cell, benchmark_of
-from besiege.bench.board import board_of
+from besiege.bench.benchmark import Benchmark, Cell
+from besiege.bench.benchmark_files import benchmark_of
+from besiege.bench.board_reading import board_of
 from besiege.bench.expanding import declared
 from besiege.bench.preparing import Prepared, prepare_benchmark
 from besiege.bench.run import read_run

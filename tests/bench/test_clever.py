@@ -18,7 +18,7 @@ from tests.children import forked
 from torch import Tensor, nn
 
 import besiege
-from besiege.bench.benchmark import read_benchmark
+from besiege.bench.benchmark_files import read_benchmark
 from besiege.bench.expanding import declared
 from besiege.bench.overview import open_run
 from besiege.bench.reading import gather

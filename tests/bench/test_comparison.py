@@ -18,7 +18,8 @@ from tests.metrics.test_aligned import outline
 
 import besiege
 from besiege.bench.comparable import Candidate, candidate_of, names_of, same_samples, terms_of
-from besiege.bench.comparison import PairedComparison, compare, compare_runs
+from besiege.bench.compared import PairedComparison
+from besiege.bench.comparison import compare, compare_runs
 from besiege.bench.evaluations import Evaluation, Evaluations
 from besiege.bench.run import read_run
 from besiege.bench.store import Store

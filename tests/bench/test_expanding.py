@@ -13,8 +13,9 @@ from tests.bench.small import SMALL
 from torch import Tensor
 
 import besiege
-from besiege.bench.benchmark import Benchmark, benchmark_of
-from besiege.bench.board import board_of
+from besiege.bench.benchmark import Benchmark
+from besiege.bench.benchmark_files import benchmark_of
+from besiege.bench.board_reading import board_of
 from besiege.bench.comparison import compare_runs
 from besiege.bench.expanding import beside, declared
 from besiege.bench.run import read_run

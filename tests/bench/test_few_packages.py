@@ -30,7 +30,7 @@ class Missing:
 sys.meta_path.insert(0, Missing())
 from pathlib import Path
 
-from besiege.bench.benchmark import read_benchmark
+from besiege.bench.benchmark_files import read_benchmark
 from besiege.bench.expanding import declared
 from besiege.bench.single import measure
 

@@ -9,7 +9,7 @@ import pytest
 from tests.bench.records import content
 from tests.conftest import SMALL_RUN
 
-from besiege.bench.benchmark import benchmark_of
+from besiege.bench.benchmark_files import benchmark_of
 from besiege.bench.expanding import declared
 from besiege.bench.merging import joined_runs, merge
 from besiege.bench.overview import open_run, status

@@ -14,10 +14,10 @@ from rich.console import Console
 import besiege
 from besiege.attacks.attack import parse, spelled, split
 from besiege.attacks.suites import DEFAULT, SUITES
+from besiege.bench.attack_lists import read_attacks
 from besiege.bench.next_steps import _STEPS, _WEAK, next_steps
 from besiege.bench.overview import open_run
 from besiege.bench.plan import Plan
-from besiege.bench.request import read_attacks
 from besiege.bench.stronger import UNTARGETED
 from besiege.core.errors import Finding
 from besiege.core.rules import FAULTS, TITLES

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import besiege
-from besiege.bench.benchmark import benchmark_of
+from besiege.bench.benchmark_files import benchmark_of
 from besiege.bench.evaluations import Evaluations
 from besiege.bench.expanding import declared
 from besiege.bench.overview import status

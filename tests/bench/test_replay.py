@@ -17,7 +17,7 @@ from tests.bench.records import content
 
 import besiege
 from besiege.bench import importing
-from besiege.bench.benchmark import benchmark_of
+from besiege.bench.benchmark_files import benchmark_of
 from besiege.bench.claims import Claims
 from besiege.bench.expanding import declared
 from besiege.bench.importing import Imported, import_images

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from besiege.bench.benchmark import benchmark_of
+from besiege.bench.benchmark_files import benchmark_of
 from besiege.bench.expanding import declared
 from besiege.bench.overview import open_run
 from besiege.bench.reading import _unsaid

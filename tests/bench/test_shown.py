@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from besiege.bench.benchmark import Shown, benchmark_of, read_benchmark
-from besiege.bench.board import Board, board_of
+from besiege.bench.benchmark import Shown
+from besiege.bench.benchmark_files import benchmark_of, read_benchmark
+from besiege.bench.board import Board
+from besiege.bench.board_reading import board_of
 from besiege.bench.expanding import declared
 from besiege.bench.opening import read_evaluations
 from besiege.bench.run import read_run

@@ -20,7 +20,8 @@ from tests.bench.test_workers import claimed
 from tests.children import forked
 
 import besiege
-from besiege.bench.benchmark import Benchmark, benchmark_of
+from besiege.bench.benchmark import Benchmark
+from besiege.bench.benchmark_files import benchmark_of
 from besiege.bench.engines.ray_cluster import needed
 from besiege.bench.expanding import declared
 from besiege.bench.forecast import forecast

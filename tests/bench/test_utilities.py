@@ -16,7 +16,8 @@ from tests.bench.test_written_before import ASKED, BEFORE
 from torch import Tensor
 
 import besiege
-from besiege.bench.comparison import Pair, PairedComparison, compare_runs
+from besiege.bench.compared import Pair, PairedComparison
+from besiege.bench.comparison import compare_runs
 from besiege.bench.evaluations import Evaluation, Evaluations
 from besiege.bench.store import IMAGES, LOGITS, Record, Store
 from besiege.core.dice import Dice

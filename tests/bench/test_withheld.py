@@ -12,7 +12,7 @@ import torch
 from tests.report.crowd import crowd
 
 import besiege
-from besiege.bench.board import board_of
+from besiege.bench.board_reading import board_of
 from besiege.bench.comparison import compare_runs
 from besiege.bench.preparing import prepare_benchmark
 from besiege.bench.run import read_run

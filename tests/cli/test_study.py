@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from tests.cli.conftest import Besiege
 
-from besiege.bench.board import board_of
+from besiege.bench.board_reading import board_of
 from besiege.bench.store import Store
 from besiege.cli import main
 from besiege.metrics.paired import Difference, paired_interval

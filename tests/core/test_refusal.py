@@ -18,7 +18,8 @@ from besiege.core.refusal import folded
 from besiege.core.samples import Samples
 from besiege.core.threat import Threat
 from besiege.core.victim import Victim
-from besiege.evaluation.judging import Claims, judge, predict_clean
+from besiege.evaluation.judging import judge, predict_clean
+from besiege.evaluation.verdicts import Claims
 
 SIZE, ROWS = 20, 16
 

@@ -19,7 +19,7 @@ from tests.docs.blocks import DOCS, Block, blocks
 from tests.installing import python_path
 from tests.models.serving import serving
 
-from besiege.bench.benchmark import benchmark_of
+from besiege.bench.benchmark_files import benchmark_of
 from besiege.bench.expanding import declared
 from besiege.bench.exports import EXPORTS
 from besiege.cli import main

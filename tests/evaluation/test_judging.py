@@ -268,7 +268,7 @@ def test_the_place_of_the_target_class() -> None:
     samples = Samples.of(images.view(3, 1, 1, 4), torch.tensor([0, 0, 3]))
     targets = torch.tensor([2, 3, 1])
     aimed = Samples(samples.images, samples.labels, samples.ids, targets)
-    crafted = besiege.evaluation.judging.Claims(
+    crafted = besiege.evaluation.verdicts.Claims(
         samples.images, torch.zeros(3, dtype=torch.bool), targets
     )
     found = judge(victim, crafted, aimed, Threat.parse("linf:0.1 targeted:given"))

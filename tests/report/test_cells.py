@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from tests.report.crowd import crowd, names
 
-from besiege.bench.benchmark import benchmark_of
+from besiege.bench.benchmark_files import benchmark_of
 from besiege.bench.board import Board
 from besiege.bench.run import Run, RunEntry
 from besiege.report.cells import cells_table

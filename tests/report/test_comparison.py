@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 from tests.report.sample import DATA, evaluation, threat
 
-from besiege.bench.comparison import Compared, Group, Pair, PairedComparison
+from besiege.bench.compared import Compared, Group, Pair, PairedComparison
 from besiege.core.errors import Finding, Level
 from besiege.core.examination import Check, Examination
 from besiege.metrics.crossings import along_budget

@@ -19,7 +19,8 @@ from tests.report.crowd import crowd
 from tests.report.sample import pictures
 
 import besiege
-from besiege.bench.board import Board, board_of
+from besiege.bench.board import Board
+from besiege.bench.board_reading import board_of
 from besiege.bench.standings import settings_of
 from besiege.bench.sweeps import TOGETHER, Line, Sweep, sweeps_of
 from besiege.cli import main

@@ -16,7 +16,7 @@ import pytest
 from tests.report.sample import evaluation, figures, rate
 from tests.studies.attack_boards import attacked, first
 
-from besiege.bench.benchmark import read_benchmark
+from besiege.bench.benchmark_files import read_benchmark
 from besiege.bench.board import Board
 from besiege.core.errors import UnknownNameError
 from besiege.core.threat import Threat

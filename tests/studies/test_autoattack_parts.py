@@ -10,8 +10,9 @@ import pytest
 from tests.studies.attack_boards import attacked, first
 
 from besiege.attacks.attack import parse
-from besiege.bench.benchmark import read_benchmark
-from besiege.bench.board import Board, board_of
+from besiege.bench.benchmark_files import read_benchmark
+from besiege.bench.board import Board
+from besiege.bench.board_reading import board_of
 from besiege.bench.expanding import declared
 from besiege.bench.opening import read_evaluations
 from besiege.bench.single import measure

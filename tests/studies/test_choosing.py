@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from besiege.bench.benchmark import Benchmark, Cell, must_continue, read_benchmark
+from besiege.bench.benchmark import Benchmark, Cell
+from besiege.bench.benchmark_files import must_continue, read_benchmark
 from besiege.core.errors import InputError, StoreError, UnknownNameError
 from besiege.studies.choosing import Choice, Size, chosen, joined
 from besiege.studies.study import STUDIES, Study, study_of

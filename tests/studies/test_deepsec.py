@@ -21,7 +21,7 @@ from tests.studies.deepsec_boards import (
     text,
 )
 
-from besiege.bench.benchmark import read_benchmark
+from besiege.bench.benchmark_files import read_benchmark
 from besiege.bench.board import Board
 from besiege.core.errors import UnknownNameError
 from besiege.studies.answers import Answer

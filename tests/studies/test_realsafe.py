@@ -10,7 +10,7 @@ import pytest
 from tests.studies.panels import sweeps
 from tests.studies.realsafe_boards import NAMES, Sizes, board, cell, sizes
 
-from besiege.bench.benchmark import read_benchmark
+from besiege.bench.benchmark_files import read_benchmark
 from besiege.bench.board import Board, BoardCell
 from besiege.bench.sweeps import Sweep
 from besiege.core.errors import UnknownNameError

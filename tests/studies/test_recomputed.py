@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from tests.studies.panels import sweeps
 
-from besiege.bench.board import Board, board_of
+from besiege.bench.board import Board
+from besiege.bench.board_reading import board_of
 from besiege.cli import main
 from besiege.studies.realsafe.findings import rankings_cross
 from besiege.studies.study import STUDIES

@@ -8,7 +8,8 @@ from besiege.core.lazy import lazily
 
 if TYPE_CHECKING:
     from besiege.bench.certifying import certified
-    from besiege.bench.comparison import PairedComparison, compare_runs
+    from besiege.bench.compared import PairedComparison
+    from besiege.bench.comparison import compare_runs
     from besiege.bench.estimating import Estimate, estimate
     from besiege.bench.evaluations import Evaluation
     from besiege.bench.single import evaluate

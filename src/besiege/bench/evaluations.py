@@ -34,7 +34,7 @@ from besiege.metrics.stochastic import success_probabilities
 from besiege.metrics.values import EvaluationFigures, RunFigures
 
 if TYPE_CHECKING:
-    from besiege.bench.comparison import PairedComparison
+    from besiege.bench.compared import PairedComparison
     from besiege.bench.display import Grid
 
 _LEADING = ("attack", "sample", "file", "label", "prediction", "success", "first", "access")

@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from besiege.attacks.attack import Attack, parse
-from besiege.bench.benchmark import Benchmark, Cell, must_be_sound, place_of
+from besiege.bench.attack_lists import Listed, read_attacks, suite_attacks
+from besiege.bench.benchmark import Benchmark, Cell
+from besiege.bench.benchmark_files import must_be_sound, place_of
 from besiege.bench.clever_text import clever_of
-from besiege.bench.request import Listed, read_attacks, read_threat, suite_attacks
+from besiege.bench.request import read_threat
 from besiege.bench.spec import Request, Trained
 from besiege.core.errors import BesiegeError
 from besiege.core.text import short

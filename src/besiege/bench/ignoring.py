@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from besiege.attacks.attack import Attack, parse, split
-from besiege.bench.request import Attacks, Objects
+from besiege.bench.attack_lists import Attacks
+from besiege.bench.request import Objects
 from besiege.core.errors import UndefendedError
 from besiege.core.shell import shell
 

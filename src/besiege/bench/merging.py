@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from besiege.bench.benchmark import must_continue
+from besiege.bench.benchmark_files import must_continue
 from besiege.bench.file_names import FOLDER as NAMES
 from besiege.bench.folder import run_folder
 from besiege.bench.overview import open_run

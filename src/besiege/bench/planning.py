@@ -10,12 +10,13 @@ from typing import Any
 from besiege.attacks.attack import Attack, parse
 from besiege.attacks.combine import Minimal
 from besiege.bench.across import targets_of
+from besiege.bench.attack_lists import CURVE_STEPS
 from besiege.bench.attack_spec import attack_spec
 from besiege.bench.certify_text import read_certify
 from besiege.bench.clever_text import read_clever
 from besiege.bench.model_spec import model_spec, probe
 from besiege.bench.plan import Plan
-from besiege.bench.request import CURVE_SAMPLES, CURVE_STEPS, CURVE_TOLERANCE, ResolvedRequest
+from besiege.bench.request import CURVE_SAMPLES, CURVE_TOLERANCE, ResolvedRequest
 from besiege.bench.shards import CURVE_SHARD, described
 from besiege.bench.spec import AttackSpec, DataSpec, Guard, Request, Searches
 from besiege.bench.store import key_of

@@ -12,7 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from besiege.bench.benchmark import Benchmark, must_be_sound, must_continue
+from besiege.bench.benchmark import Benchmark
+from besiege.bench.benchmark_files import must_be_sound, must_continue
 from besiege.bench.command import command_of
 from besiege.bench.expanding import Declared, Entry
 from besiege.bench.ignoring import each_fitting

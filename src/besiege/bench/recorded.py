@@ -10,7 +10,8 @@ from besiege.bench.plan import Plan
 from besiege.bench.store import Store
 from besiege.core.errors import ChangedError
 from besiege.core.oracle import Oracle, full_precision
-from besiege.evaluation.judging import AGAIN, Rejection, answered, differ
+from besiege.evaluation.judging import AGAIN, answered, differ
+from besiege.evaluation.verdicts import Rejection
 from besiege.models.black_box import black_box
 
 _APART = 0.01

@@ -13,7 +13,7 @@ from besiege.bench.image_pairs import stored_images
 from besiege.bench.store import IMAGES, LOGITS
 from besiege.core.samples import Samples
 from besiege.core.threat import Goal, Threat
-from besiege.evaluation.judging import Certainty, Claims, Rejection
+from besiege.evaluation.verdicts import Certainty, Claims, Rejection
 from besiege.metrics.rows import Column, Rows
 
 

@@ -26,8 +26,9 @@ from besiege.data import Data
 from besiege.evaluation.approach import approach
 from besiege.evaluation.attacking import craft_and_judge
 from besiege.evaluation.crafting import Crafted
-from besiege.evaluation.judging import Verdicts, judge, predict_clean
+from besiege.evaluation.judging import judge, predict_clean
 from besiege.evaluation.transfer import bare_of
+from besiege.evaluation.verdicts import Verdicts
 
 _AT_A_TIME = 250
 _LEVELS = 255

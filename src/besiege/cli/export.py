@@ -94,7 +94,7 @@ def export(
 
 def _table(run: Path, name: str) -> Grid:
     """A table of the study that a run belongs to."""
-    from besiege.bench.board import board_of
+    from besiege.bench.board_reading import board_of
     from besiege.bench.overview import open_run
     from besiege.studies.study import STUDIES, study_of
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 from rich.text import Text
 
-from besiege.bench.benchmark import Benchmark, Cell, read_benchmark
+from besiege.bench.benchmark import Benchmark, Cell
+from besiege.bench.benchmark_files import read_benchmark
 from besiege.cli import screen
 from besiege.cli.grammar import AsJson, Count, Device, Place, Threads, examples, flowing
 from besiege.core.errors import InputError

@@ -227,7 +227,7 @@ def _run(
 
 def _answered(chosen_study: Study, run: Path, page: Path | None, as_json: bool) -> int:
     """The answers of a run, on the screen and as a page."""
-    from besiege.bench.board import board_of
+    from besiege.bench.board_reading import board_of
     from besiege.bench.overview import open_run
 
     chosen_study.must_be_of(open_run(run)[1].benchmark, str(run))

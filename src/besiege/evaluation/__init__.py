@@ -9,7 +9,8 @@ from besiege.core.lazy import lazily
 if TYPE_CHECKING:
     from besiege.evaluation.attacking import AttackResult
     from besiege.evaluation.crafting import Crafted, craft
-    from besiege.evaluation.judging import Verdicts, judge
+    from besiege.evaluation.judging import judge
+    from besiege.evaluation.verdicts import Verdicts
 
 __all__ = ["AttackResult", "Crafted", "Verdicts", "craft", "judge"]
 

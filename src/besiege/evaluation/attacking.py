@@ -25,8 +25,9 @@ from besiege.defenses.defended import load
 from besiege.evaluation.approach import Approach, approach
 from besiege.evaluation.blocking import explained
 from besiege.evaluation.crafting import Crafted, craft
-from besiege.evaluation.judging import Verdicts, judge
+from besiege.evaluation.judging import judge
 from besiege.evaluation.transfer import bare_of, in_place_of, read_model, transferred
+from besiege.evaluation.verdicts import Verdicts
 from besiege.models.classifier import Classifier
 
 

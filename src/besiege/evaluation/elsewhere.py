@@ -16,7 +16,8 @@ from besiege.core.rowwise import pick
 from besiege.core.samples import Samples
 from besiege.core.threat import Threat
 from besiege.core.victim import Victim
-from besiege.evaluation.judging import Claims, rank_of
+from besiege.evaluation.judging import rank_of
+from besiege.evaluation.verdicts import Claims
 
 
 class Elsewhere(NamedTuple):

@@ -33,7 +33,7 @@ from besiege.report.utility import (
 )
 
 if TYPE_CHECKING:
-    from besiege.bench.comparison import Compared, Group, Pair, PairedComparison
+    from besiege.bench.compared import Compared, Group, Pair, PairedComparison
     from besiege.metrics.comparing import Ids
     from besiege.metrics.crossings import Change
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from besiege.report.formats import NOTHING, interval, number, points, share
 
 if TYPE_CHECKING:
-    from besiege.bench.comparison import Group, Pair
+    from besiege.bench.compared import Group, Pair
     from besiege.metrics.utility import Mean, Utility
 
 UTILITY_LEGEND = (

@@ -13,15 +13,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from besiege.bench.benchmark import (
-    DEFAULT,
-    Benchmark,
-    Cell,
-    Compare,
-    Shown,
-    benchmark_of,
-    read_benchmark,
-)
+from besiege.bench.benchmark import DEFAULT, Benchmark, Cell, Compare, Shown
+from besiege.bench.benchmark_files import benchmark_of, read_benchmark
 from besiege.core.errors import InputError, UnknownNameError, near
 from besiege.core.text import MOST, short
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from besiege.bench.benchmark import read_benchmark
+from besiege.bench.benchmark_files import read_benchmark
 from besiege.core.errors import InputError, UnknownNameError, near
 from besiege.core.registry import Registry
 from besiege.studies.answers import Answer, Measured, decide, images_needed, level_of_each

@@ -12,7 +12,7 @@ import duckdb
 import pytest
 from tests.bench.records import finished
 
-from besiege.bench.benchmark import read_benchmark
+from besiege.bench.benchmark_files import read_benchmark
 from besiege.bench.expanding import declared
 from besiege.bench.store import Store
 from besiege.cli import main

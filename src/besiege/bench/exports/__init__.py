@@ -124,7 +124,7 @@ def export(
 
 
 def _board(evaluations: Sequence[Evaluation]) -> Board:
-    from besiege.bench.board import board_of
+    from besiege.bench.board_reading import board_of
 
     return board_of(evaluations[0].folder)
 

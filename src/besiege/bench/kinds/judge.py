@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from besiege.bench.store import Record
     from besiege.core.samples import Samples
     from besiege.core.victim import Victim
-    from besiege.evaluation.judging import Verdicts
+    from besiege.evaluation.verdicts import Verdicts
 
 
 class Judge(Kind):

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar
 from urllib.parse import unquote, urlsplit
 
-from besiege.bench.board import board_of
+from besiege.bench.board_reading import board_of
 from besiege.bench.pictures import pictures
 from besiege.bench.results import summarise
 from besiege.bench.run import FILE

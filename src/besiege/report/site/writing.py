@@ -7,7 +7,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from besiege.bench.board import Board, board_of
+from besiege.bench.board import Board
+from besiege.bench.board_reading import board_of
 from besiege.bench.folder import telling
 from besiege.bench.pictures import pictures
 from besiege.bench.store import Store
