@@ -12,15 +12,12 @@ from rich.text import Text
 from besiege.cli import screen
 from besiege.cli.grammar import (
     AsJson,
-    Channels,
     Count,
     Device,
     Flag,
-    Layout,
     Model,
     Place,
     Seed,
-    Size,
     Threads,
     ThreatText,
     counted,
@@ -28,6 +25,7 @@ from besiege.cli.grammar import (
     flowing,
     known_data,
 )
+from besiege.cli.image_options import AS_THEY_ARE, ImageOptions
 from besiege.core.errors import InputError
 from besiege.core.text import side
 from besiege.core.threat import Threat
@@ -68,10 +66,7 @@ def attack(
     count: Count = None,
     seed: Seed = 0,
     split: str = "test",
-    resize: Size = None,
-    crop: Size = None,
-    channels: Channels = None,
-    layout: Layout = None,
+    files: ImageOptions = AS_THEY_ARE,
     exact: Literal["npz", "safetensors"] | None = None,
     png: Annotated[bool | None, Parameter(show_default=False)] = None,
     every: Annotated[Flag, Parameter(name="--all")] = False,
@@ -111,12 +106,6 @@ def attack(
         Seed of the choice of images and of every random number.
     split
         Part of the data set.
-    resize
-        Length of the shorter side, or height and width, in pixels.
-    crop
-        Size of the centre crop, after resizing.
-    channels
-        1 makes all images grey, 3 makes all colour; by default grey if all of them are.
     exact
         Also write the exact floating point images; the default for an .npz file.
     png
@@ -132,8 +121,8 @@ def attack(
     if not png and exact is None:
         raise InputError("nothing would be written: leave --no-png out, or add --exact npz")
     _check_out(out, Path(images).expanduser())
-    sizes = {"resize": side(resize, "--resize"), "crop": side(crop, "--crop")}
-    fit = {**sizes, "channels": channels, "layout": layout}
+    sizes = {"resize": side(files.resize, "--resize"), "crop": side(files.crop, "--crop")}
+    fit = {**vars(files), **sizes}
     with bar(model, screen.err()) as watch:  # first, because importing torch takes seconds
         from besiege.attacks import parse
         from besiege.cli.crafting import besieged, write

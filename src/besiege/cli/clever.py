@@ -11,19 +11,17 @@ from besiege.cli import screen
 from besiege.cli.exits import FINE, INCOMPLETE
 from besiege.cli.grammar import (
     AsJson,
-    Channels,
     Count,
     DataSource,
     Device,
     Goals,
-    Layout,
     Model,
     Place,
     Seed,
-    Size,
     examples,
     flowing,
 )
+from besiege.cli.image_options import AS_THEY_ARE, ImageOptions
 
 if TYPE_CHECKING:
     from besiege.metrics.clever import CleverFigures
@@ -54,10 +52,7 @@ def clever(
     seed: Seed = 0,
     split: str = "test",
     out: Annotated[Place | None, Parameter(metavar="FOLDER")] = None,
-    resize: Size = None,
-    crop: Size = None,
-    channels: Channels = None,
-    layout: Layout = None,
+    files: ImageOptions = AS_THEY_ARE,
     device: Device = None,
     as_json: AsJson = False,
 ) -> int:
@@ -89,14 +84,6 @@ def clever(
         Part of the data set.
     out
         Run folder; run the same command again to resume. By default nothing is kept.
-    resize
-        Resize image files, as for evaluate.
-    crop
-        Crop them.
-    channels
-        Colour channels of the images.
-    layout
-        Order of the axes of an array, as for evaluate.
     device
         Device of the model.
     """
@@ -116,10 +103,7 @@ def clever(
         count=count,
         seed=seed,
         split=split,
-        resize=resize,
-        crop=crop,
-        channels=channels,
-        layout=layout,
+        **vars(files),
         clever=clever_of(how),
     )
     (found,) = measure([(request, None)], out=out, how=Machine(device))

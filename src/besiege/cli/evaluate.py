@@ -23,7 +23,6 @@ from besiege.cli.gates import GateOptions, Gating, gating
 from besiege.cli.grammar import (
     Accesses,
     AsJson,
-    Channels,
     Choice,
     Count,
     Curves,
@@ -31,19 +30,18 @@ from besiege.cli.grammar import (
     Device,
     Flag,
     Goals,
-    Layout,
     MaybeCount,
     Model,
     Place,
     Real,
     Seed,
-    Size,
     Threads,
     ThreatText,
     examples,
     flowing,
     known_suites,
 )
+from besiege.cli.image_options import AS_THEY_ARE, ImageOptions
 from besiege.cli.resuming import DONE, Beginning, resumable
 from besiege.core.errors import InputError
 from besiege.core.rules import FEW
@@ -106,10 +104,7 @@ def evaluate(
     seed: Seed = 0,
     split: str = "test",
     out: Annotated[Place | None, Parameter(metavar="FOLDER")] = None,
-    resize: Size = None,
-    crop: Size = None,
-    channels: Channels = None,
-    layout: Layout = None,
+    files: ImageOptions = AS_THEY_ARE,
     shard: Count = None,
     batch: Count = None,
     compile: Choice = None,
@@ -186,12 +181,6 @@ def evaluate(
         Part of the data set.
     out
         Run folder; by default one in besiege-runs, named after model, data and threat.
-    resize
-        Image files: length of the shorter side, or height and width, in pixels.
-    crop
-        Image files: size of the centre crop, after resizing.
-    channels
-        Image files: 1 makes all grey, 3 makes all colour; by default grey if all are.
     shard
         Images per record; 100, and 500 on a GPU. A killed run loses the record it works on; on a
         GPU several at once, about a minute of work.
@@ -236,10 +225,7 @@ def evaluate(
             clever=clever_of(clever or False),
             certify=certify,
             certify_seconds=certify_seconds,
-            resize=resize,
-            crop=crop,
-            channels=channels,
-            layout=layout,
+            **vars(files),
         )
         for one in (model, *models)
         for allowed in threat

@@ -11,17 +11,15 @@ from besiege.cli import screen
 from besiege.cli.exits import FINE, STOP
 from besiege.cli.grammar import (
     AsJson,
-    Channels,
     DataSource,
     Device,
-    Layout,
     Model,
     Seed,
-    Size,
     ThreatText,
     examples,
     flowing,
 )
+from besiege.cli.image_options import AS_THEY_ARE, ImageOptions
 
 if TYPE_CHECKING:
     from besiege.core.examination import Examination
@@ -49,10 +47,7 @@ def examine(
     threat: ThreatText | None = None,
     seed: Seed = 0,
     split: str = "test",
-    resize: Size = None,
-    crop: Size = None,
-    channels: Channels = None,
-    layout: Layout = None,
+    files: ImageOptions = AS_THEY_ARE,
     device: Device = None,
     as_json: AsJson = False,
 ) -> int:
@@ -75,14 +70,6 @@ def examine(
         Seed of the choice of images and of random directions.
     split
         Part of a named data set.
-    resize
-        Resize image files, as for evaluate.
-    crop
-        Crop them.
-    channels
-        Colour channels of the images.
-    layout
-        Order of the axes of an array, as for evaluate.
     device
         Device of the model.
     """
@@ -98,10 +85,7 @@ def examine(
         attacks="fmn",  # none is run; there are default attacks for some threats only
         seed=seed,
         split=split,
-        resize=resize,
-        crop=crop,
-        channels=channels,
-        layout=layout,
+        **vars(files),
         examine="full",
     )
     resolved = resolve(request, device=device)

@@ -6,10 +6,11 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields, is_dataclass
 from inspect import signature
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hints
 
 from cyclopts import Parameter
 
@@ -129,13 +130,6 @@ def _read_real(_: Any, tokens: Sequence[Token]) -> float:
         ) from None
 
 
-def _read_channels(_: Any, tokens: Sequence[Token]) -> int:
-    (token,) = tokens
-    if token.value not in ("1", "3"):
-        raise InputError(f"--channels is '{short(token.value)}': write 1 for grey, 3 for colour")
-    return int(token.value)
-
-
 def _option(token: Token) -> str:
     return token.keyword or "the number"
 
@@ -160,7 +154,7 @@ def as_options(text: str, command: Callable[..., Any]) -> str:
     >>> as_options("pass substitute='zoo:NAME' (resume=False) to pgd(resume=1)", command)
     'pass --substitute zoo:NAME (--no-resume) to pgd(resume=1)'
     """
-    known = signature(command).parameters
+    known = _options(command)
 
     def option(keyword: re.Match[str]) -> str:
         if keyword["name"] not in known or _called(text[: keyword.start()]):
@@ -171,6 +165,16 @@ def as_options(text: str, command: Callable[..., Any]) -> str:
         return f"--{name} {shlex.quote(value.strip(QUOTES))}"
 
     return _KEYWORD.sub(option, text)
+
+
+def _options(command: Callable[..., Any]) -> set[str]:
+    """The names of a command's parameters; of those that are several options, of each."""
+    hints = get_type_hints(command)
+    names = set()
+    for name in signature(command).parameters:
+        kind = hints.get(name)
+        names |= {one.name for one in fields(kind)} if is_dataclass(kind) else {name}
+    return names
 
 
 QUOTES = "'\""
@@ -219,11 +223,9 @@ MaybeCount = Annotated[
     tuple[str, ...] | None,
     Parameter(metavar="[N]", consume_multiple=(0, 1), negative="", show_default=False),
 ]
-Size = Annotated[str | None, Parameter(metavar="N|HxW")]
 Seed = Annotated[int, counted(-MOST - 1), Parameter(metavar="N")]
 Real = Annotated[float, Parameter(metavar="X", converter=_read_real)]
 MaybeReal = Annotated[float | None, Parameter(metavar="X", converter=_read_real)]
-Channels = Annotated[Literal[1, 3] | None, Parameter(converter=_read_channels)]
 Layout = Annotated[
     Literal["nchw", "nhwc"] | None,
     Parameter(
