@@ -96,6 +96,26 @@ def test_proved_images_were_not_attacked_but_one_in_ten(
     assert (judged["linf"][np.isin(judged["sample"], safe)] == 0).all()
 
 
+def test_attacks_ran_on_what_they_were_not_spared(
+    both: dict[str, tuple[Path, Evaluation]],
+) -> None:
+    folder, result = both["proved"]
+    for stage in result.figures.cascade:
+        crafted = _rows(folder, "craft", text=stage.text)
+        safe = int(crafted[SPARED].astype(bool).sum())
+        assert stage.spared == safe > 0
+        assert stage.before == stage.broken + stage.left + stage.unknown
+    first = result.figures.cascade[0]
+    assert first.ran_on == int(
+        _rows(folder, "craft", text=first.text)["forwards"].astype(bool).sum()
+    )
+    for one in result.figures.attack_utility:
+        crafted = _rows(folder, "craft", text=one.text)
+        run = ~crafted[SPARED].astype(bool)
+        spent = (crafted["forwards"] + crafted["backwards"])[run]
+        assert one.passes == pytest.approx(float(spent.mean()))
+
+
 def test_one_in_ten_by_the_order_of_ids() -> None:
     ids = np.arange(100, 140)
     outcome = np.where(ids % 2 == 0, "proved", "open").astype(object)

@@ -249,7 +249,9 @@ def _of(case: Case, trial: Trial) -> AttackUtility:
     if trial.given:
         lacking["cost"] = "what images made elsewhere cost is not known"
     else:
-        spent = _known(asdict(cost(trial.rows, case.seconds.get(trial.text, np.nan))))
+        spent = _known(
+            asdict(cost(trial.rows.where(~trial.spared), case.seconds.get(trial.text, np.nan)))
+        )
     transfer = trial.access == "transfer"
     return AttackUtility(
         text=trial.text,

@@ -87,7 +87,10 @@ class AttackQueries:
 
 @dataclass(frozen=True)
 class Stage:
-    """One attack of the list: ``before`` is ``broken + left + unknown``."""
+    """One attack of the list: ``before`` is ``broken + left + unknown``.
+
+    It did not run on ``spared`` of them, which are proved.
+    """
 
     text: str
     before: int
@@ -99,6 +102,12 @@ class Stage:
     forwards: int
     backwards: int
     seconds: float
+    spared: int = 0
+
+    @property
+    def ran_on(self) -> int:
+        """How many images it ran on: not broken by an attack before it, and not proved."""
+        return self.before - self.spared
 
 
 @dataclass(frozen=True)

@@ -79,12 +79,12 @@ def cascade_figures(
     was meant for them.
     ``queries_to_break`` is the median of its own queries over the samples that it broke first.
     """
-    place, stages = first_place(evidence), []
+    samples, place, stages = evidence.clean["sample"], first_place(evidence), []
     for number, trial in enumerate(evidence.trials):
         before = evidence.right & ((place < 0) | (place >= number))
         left = before & (place != number)
         unknown = left & ~evidence.covered(trial) & (not trial.partial)
-        mine = np.isin(trial.rows["sample"], evidence.clean["sample"][place == number])
+        mine = np.isin(trial.rows["sample"], samples[place == number])
         asked = trial.rows["first_query"][mine]
         asked = asked[asked >= 0]
         stages.append(
@@ -96,6 +96,7 @@ def cascade_figures(
                 int(unknown.sum()),
                 float(np.median(asked)) if len(asked) else None,
                 seconds=(seconds or {}).get(trial.text, 0.0),
+                spared=int(np.isin(samples[before], trial.rows["sample"][trial.spared]).sum()),
                 **{what: int(trial.rows[what].sum()) for what in COSTS},
             )
         )

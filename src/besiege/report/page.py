@@ -209,7 +209,7 @@ def _section(
         "errors": answer.errors(evaluation),
         "doubt": answer.doubt(evaluation),
         "broken": answer.broken_by(evaluation),
-        "ran_on": {stage.text: stage.before for stage in evaluation.cascade}
+        "ran_on": {stage.text: stage.ran_on for stage in evaluation.cascade}
         if answer.is_cascade(evaluation)
         else {},
         "most": [attack.text for attack in answer.strongest(evaluation)],

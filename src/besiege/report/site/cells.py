@@ -241,8 +241,8 @@ def _costs(site: Site, cell: BoardCell, roots: bool) -> Iterator[dict[str, Any]]
 
 
 def _ran_on(figures: EvaluationFigures, attack: str) -> int:
-    """How many images no attack of a suite before this one broke."""
-    return next((stage.before for stage in figures.cascade if stage.text == attack), 0)
+    """How many images an attack of a suite ran on."""
+    return next((stage.ran_on for stage in figures.cascade if stage.text == attack), 0)
 
 
 def _searched(cell: BoardCell, m: int, a: int, unit: int | None) -> dict[str, str]:
