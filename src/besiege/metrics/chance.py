@@ -20,23 +20,23 @@ class Apart(NamedTuple):
     ----------
     fewer, more : int
         Images that only the second attack broke, and that only the first broke.
-    count : int
+    judged : int
         Images that both were judged on.
     """
 
     fewer: int
     more: int
-    count: int
+    judged: int
 
     @property
     def gain(self) -> float:
         """How much lower accuracy is under the second attack."""
-        return (self.fewer - self.more) / self.count if self.count else 0.0
+        return (self.fewer - self.more) / self.judged if self.judged else 0.0
 
     @property
     def reversed(self) -> Apart:
         """The same with the first attack as the second."""
-        return Apart(self.more, self.fewer, self.count)
+        return Apart(self.more, self.fewer, self.judged)
 
 
 def share_above(hits: int, count: int, limit: float) -> Above:
@@ -66,7 +66,7 @@ def gain_above(apart: Apart, limit: float) -> Above:
     >>> [gain_above(Apart(fewer, 0, 60), 0.05) for fewer in (3, 4, 9)]
     ['no', 'cannot tell', 'yes']
     """
-    if not apart.count or apart.fewer - apart.more <= limit * apart.count:
+    if not apart.judged or apart.fewer - apart.more <= limit * apart.judged:
         return "no"
     return "yes" if paired_interval(*apart)[0] > limit else "cannot tell"
 

@@ -254,6 +254,16 @@ class Evidence:
         ids: NDArray[np.int64] = trial.rows["sample"][self.broken(trial)]
         return ids
 
+    def newly_broken(self, trial: Trial) -> Mask:
+        """The same; in a suite without those that an attack before it broke.
+
+        A suite attacks samples of a stochastic victim again that were broken in some draws.
+        """
+        mine = self.broken(trial)
+        for other in self.before(trial):
+            mine &= ~np.isin(trial.rows["sample"], self.broken_ids(other))
+        return mine
+
     def standing(self, trials: Sequence[Trial] | None = None) -> Mask:
         """Which samples are classified correctly and broken by none of these attacks (or of all).
 

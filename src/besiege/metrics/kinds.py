@@ -98,7 +98,7 @@ def w23_loss(evidence: Evidence) -> Iterator[Finding]:
     best = max(apart, key=lambda text: apart[text].gain)
     yield from weighed(
         gain_above(apart[best], ANOTHER_LOSS),
-        apart[best].count,
+        apart[best].judged,
         Finding(
             "W23",
             f"'{best}' breaks {100 * apart[best].gain:.1f} points more than '{first.text}', which "
@@ -131,7 +131,7 @@ def _scales(
         apart = apart if apart.gain >= 0 else apart.reversed
         yield from weighed(
             gain_above(apart, ANOTHER_SCALE),
-            apart.count,
+            apart.judged,
             Finding(
                 "W23",
                 f"dividing the logits changes accuracy by {100 * apart.gain:.1f} points: "

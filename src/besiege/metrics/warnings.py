@@ -204,7 +204,7 @@ def _series(evidence: Evidence, what: str, rule: str) -> Iterator[Finding]:
                 "its best, or its steps became too small."
             )
             above = gain_above(apart.reversed, TOLERANCE)
-            yield from weighed(above, apart.count, Finding(rule, seen, advice))
+            yield from weighed(above, apart.judged, Finding(rule, seen, advice))
         elif getattr(more, what) <= 2 * getattr(less, what):
             seen = (
                 f"accuracy under '{more.text}' is {100 * apart.gain:.1f} points lower than under "
@@ -214,7 +214,7 @@ def _series(evidence: Evidence, what: str, rule: str) -> Iterator[Finding]:
                 f"The attack has not converged, so robustness is overstated: give it more {what}."
             )
             above = gain_above(apart, CONVERGED)
-            yield from weighed(above, apart.count, Finding(rule, seen, advice))
+            yield from weighed(above, apart.judged, Finding(rule, seen, advice))
 
 
 def w07_loss_trace(evidence: Evidence) -> Iterator[Finding]:
