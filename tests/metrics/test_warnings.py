@@ -702,6 +702,16 @@ def test_attacks_of_one_family(others: list[dict[str, Any]], fires: bool) -> Non
     assert "W34" not in ids(replace(case, eps=None))
 
 
+def test_w34_nothing_is_hidden_where_nothing_stands() -> None:
+    """The first attack of a suite broke every image: the others had none left."""
+    all_ = trial("apgd", N, losses=CE)
+    none = trial("square", 0, access="score")
+    none = replace(none, rows=none.rows.where(np.zeros(N, bool)))
+    assert "W34" not in ids(evidence(all_, none, chained=True))
+    assert "W34" not in ids(evidence(all_)), "no attack can leave fewer"
+    assert "W34" in ids(evidence(trial("apgd", N - 1, losses=CE)))
+
+
 def test_replayed_images_do_not_stand_without_an_attack_on_the_model() -> None:
     away = Origin("another", "pgd", "", False)
     replayed = trial("transfer(another, pgd)", 20, access="transfer", given=True, origin=away)
