@@ -79,9 +79,9 @@ def test_an_honest_model_passes_every_check(honest: besiege.Evaluation) -> None:
     assert [check.name for check in honest.examination.checks] == NAMES
     assert {check.outcome for check in honest.examination.checks} == {"passed"}
     assert all(check.number for check in honest.examination.checks)
-    # On so few images, another loss breaks 5 % more: a warning is open, and nothing else.
-    assert (honest.examination.enough, honest.examination.doubts) == ("unknown", ("W23",))
-    assert honest.examination.beside([]).enough == "yes"
+    # Another loss breaks 5 points more of these images, which on so few may be chance.
+    assert [one.level for one in honest.warnings if one.id == "W23"] == ["note"]
+    assert (honest.examination.enough, honest.examination.doubts) == ("yes", ())
     assert not [one for one in honest.warnings if one.level == "stop"]
     again = besiege.open(honest.folder)
     assert isinstance(again, besiege.Evaluation)

@@ -38,18 +38,17 @@ def test_unknown_says_whether_the_figures_may_be_quoted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("id", "level", "budget", "enough"),
+    ("id", "level", "enough"),
     [
-        ("W05", "warning", True, "unknown"),
-        ("W24", "note", True, "yes"),
-        ("W22", "stop", True, "no"),
-        ("W21", "warning", True, "yes"),
-        ("W21", "warning", False, "unknown"),
+        ("W05", "warning", "unknown"),
+        ("W24", "note", "yes"),
+        ("W22", "stop", "no"),
+        ("W21", "warning", "unknown"),
     ],
 )
-def test_an_open_finding_is_no_yes(id: str, level: Level, budget: bool, enough: str) -> None:
+def test_an_open_finding_is_no_yes(id: str, level: Level, enough: str) -> None:
     passed = Examination((Check("a", "passed"),))
-    found = passed.beside([Finding(id, "seen.", "advice.", level)], budget)
+    found = passed.beside([Finding(id, "seen.", "advice.", level)])
     assert found.enough == enough
     assert (id in found.answer and id in found.summary) == (enough != "yes")
     assert "did not pass" not in found.answer, "all checks passed"

@@ -19,12 +19,16 @@ SOURCE = DOCS.parent / "src" / "besiege"
 _ID = re.compile(r"W\d\d")
 
 
-def findings() -> Iterator[tuple[Path, ast.Call]]:
-    """Every place that makes a finding."""
+def findings() -> Iterator[tuple[Path, ast.Call, set[str]]]:
+    """Every place that makes a finding, and its levels: `weighed` makes a warning a note."""
     for path in sorted(SOURCE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Finding":
-                yield path, node
+        calls = [n for n in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(n, ast.Call)]
+        inside = [c.args[-1] for c in calls if getattr(c.func, "id", "") == "weighed"]
+        for call in calls:
+            if getattr(call.func, "id", "") == "Finding":
+                given = call.args[3] if len(call.args) > 3 else None
+                level = str(given.value) if isinstance(given, ast.Constant) else "warning"
+                yield path, call, {level, "note"} if call in inside else {level}
 
 
 def checks() -> Iterator[str]:
@@ -40,22 +44,21 @@ def checks() -> Iterator[str]:
 def rules() -> dict[str, set[str]]:
     """The levels of every rule in the code."""
     found: dict[str, set[str]] = defaultdict(set)
-    handed_on: list[tuple[Path, str]] = []
-    for path, call in findings():
+    handed_on: list[tuple[Path, set[str]]] = []
+    for path, call, levels in findings():
         if not call.args or path.name == "examination.py":  # read back, or that of a check
             continue
-        level = ast.literal_eval(call.args[3]) if len(call.args) > 3 else "warning"
         if isinstance(call.args[0], ast.Constant):
-            found[str(call.args[0].value)].add(level)
+            found[str(call.args[0].value)] |= levels
         else:
-            handed_on.append((path, level))
+            handed_on.append((path, levels))
     for rule in checks():
         found[rule].add("stop")
-    for path, level in handed_on:  # made by a function that is given the id
+    for path, levels in handed_on:  # made by a function that is given the id
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             given = node.value if isinstance(node, ast.Constant) else None
             if isinstance(given, str) and _ID.fullmatch(given):
-                found[given] = found[given] or {level}
+                found[given] = found[given] or levels
     return found
 
 

@@ -8,11 +8,13 @@ import numpy as np
 
 from besiege.metrics import Evidence, Rows, Trial
 from besiege.metrics.cascade import cascade_figures, fates, first_place
+from besiege.metrics.figures import attack_figures
+from besiege.metrics.registry import Case
 
 RIGHT = [True, True, True, True, False]
 
 
-def trial(text: str, samples: list[int], broken: list[int], **columns: list[int]) -> Trial:
+def trial(text: str, samples: list[int], broken: list[int], **columns: list[float]) -> Trial:
     """An attack that asked 10 of each sample, and 3 where it broke it."""
     success = np.isin(samples, broken)
     hit = np.where(success, 3, -1)
@@ -82,3 +84,25 @@ def test_the_stages_add_up() -> None:
     assert cascade_figures(LISTED)[1].forwards == 3 * 5 + 2 * 11
     idle = evidence(trial("a", [1, 3, 5, 7, 9], []))
     assert cascade_figures(idle)[0].queries_to_break is None
+
+
+def counted(case: Evidence) -> list[tuple[int, int | None]]:
+    found = attack_figures(Case(case))
+    assert not case.chained or [one.broken for one in found] == [
+        stage.broken for stage in cascade_figures(case)
+    ], "one count of one attack"
+    return [(one.broken, one.alone) for one in found]
+
+
+def test_no_image_of_a_suite_is_broken_by_one_attack_only() -> None:
+    """The second attack never saw what the first broke, so that only a list can tell."""
+    assert counted(LISTED) == [(1, 0), (2, 1)]
+    assert counted(CHAINED) == [(1, None), (1, None)]
+
+
+def test_a_suite_counts_an_image_once_that_it_attacks_again() -> None:
+    """Of a stochastic model, 3 is attacked again: some draws were right."""
+    again = trial("b", [3, 9, 7, 1], [3, 9], linf=[0.1, 0.5, 0.0, 0.0])
+    case = evidence(trial("a", [1, 3, 5, 7, 9], [3, 5]), again, chained=True)
+    assert counted(case) == [(1, None), (1, None)]
+    assert attack_figures(Case(case))[1].median_distance == 0.5, "of the image that it broke first"

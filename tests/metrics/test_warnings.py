@@ -69,6 +69,17 @@ def ids(case: Evidence) -> list[str]:
     return [f.id for f in findings(case) if f.id != "W24"]
 
 
+def levels(case: Evidence, rule: str) -> list[str]:
+    return [f.level for f in findings(case) if f.id == rule]
+
+
+def first_images(case: Evidence, count: int) -> Evidence:
+    """The same evaluation of fewer images."""
+    few = np.arange(N) < count
+    rows = [replace(one, rows=one.rows.where(few)) for one in case.trials]
+    return replace(case, clean=case.clean.where(few), trials=rows)
+
+
 def among(case: Evidence, **others: Any) -> list[str]:
     """The ids of what is found when it is compared with other evaluations."""
     return [f.id for f in compared(Comparison(Outline.of(case, "mine"), **others))]
@@ -116,17 +127,40 @@ def test_w03_any_model_falls_to_a_change_without_limit() -> None:
 def test_w04_many_steps_find_what_one_step_finds() -> None:
     fgsm = trial("fgsm", 181, steps=1, one_step=True)
     assert "W04" not in ids(evidence(SOUND, fgsm))
-    assert "W04" in ids(evidence(SOUND, trial("fgsm", 184, steps=1, one_step=True)))
-    last = np.arange(N) >= N - 3
-    other = trial("fgsm", 0, steps=1, one_step=True, columns={"success": last})
-    assert "W04" in ids(evidence(SOUND, other)), "three samples of their own, weaker as a whole"
+    assert levels(evidence(SOUND, trial("fgsm", 186, steps=1, one_step=True)), "W04") == ["warning"]
+    for own, level in ((6, "warning"), (3, "note")):
+        last = np.arange(N) >= N - own
+        other = trial("fgsm", 0, steps=1, one_step=True, columns={"success": last})
+        assert levels(evidence(SOUND, other), "W04") == [level], "samples of their own"
 
 
-def test_w05_the_second_half_of_the_steps_gains_little() -> None:
-    late = np.where(np.arange(N) < 180, np.where(np.arange(N) < 176, 2, 30), -1)
-    assert "W05" in ids(evidence(trial("pgd", 180, columns={"first_step": late})))
-    late = np.where(np.arange(N) < 180, np.where(np.arange(N) < 179, 2, 30), -1)
-    assert "W05" not in ids(evidence(trial("pgd", 180, columns={"first_step": late})))
+def late(hits: int, steps: Any = None, last: int = 180, **more: Any) -> Trial:
+    """An ascent that breaks the last so many of its images in its second half."""
+    first = np.where(np.arange(N) < last, np.where(np.arange(N) < last - hits, 2, 30), -1)
+    return trial("pgd", last, columns={"first_step": first}, **more)
+
+
+@pytest.mark.parametrize(
+    ("hits", "level"), [(1, []), (2, []), (3, ["note"]), (5, ["note"]), (6, ["warning"])]
+)
+def test_w05_the_second_half_of_the_steps_gains_little(hits: int, level: list[str]) -> None:
+    """Six of 200 images are more than a point at 95 %; three may be chance."""
+    assert levels(evidence(late(hits)), "W05") == level
+
+
+def test_w05_of_few_images_a_single_one_tells_nothing() -> None:
+    few = first_images(evidence(late(1, last=20)), 30)
+    assert levels(few, "W05") == ["note"], "3.3 points, and one image"
+    assert "may be chance" in str(next(f for f in findings(few) if f.id == "W05"))
+    assert levels(first_images(evidence(late(5, last=20)), 30), "W05") == ["warning"]
+
+
+def test_w05_what_another_attack_broke_as_well_does_not_rest_on_the_last_steps() -> None:
+    other = trial("pgd(loss=margin)", 180)
+    assert levels(evidence(late(10)), "W05") == ["warning"]
+    assert levels(evidence(late(10), other), "W05") == ["note"], "as strong, and done long before"
+    elsewhere = trial("fab", 170)
+    assert levels(evidence(late(10), elsewhere), "W05") == ["warning"], "it left these images"
 
 
 def test_samples_that_were_not_attacked_are_not_compared() -> None:
@@ -140,19 +174,21 @@ def test_samples_that_were_not_attacked_are_not_compared() -> None:
 
 
 def test_what_has_not_converged_matters_less_beside_a_stronger_attack() -> None:
-    late = np.where(np.arange(N) < 100, np.where(np.arange(N) < 90, 2, 30), -1)
-    weak = trial("mim", 100, columns={"first_step": late})
-    assert [f.level for f in findings(evidence(weak)) if f.id == "W05"] == ["warning"]
-    assert [f.level for f in findings(evidence(weak, SOUND)) if f.id == "W05"] == ["note"]
+    weak = late(10, last=100)
+    assert levels(evidence(weak), "W05") == ["warning"]
+    assert levels(evidence(weak, SOUND), "W05") == ["note"]
+    left = replace(SOUND, rows=SOUND.rows.where(np.arange(N) >= 100))
+    assert levels(evidence(weak, left, chained=True), "W05") == ["note"]
 
 
-def test_w05_more_steps_never_leave_more() -> None:
-    longer = trial("pgd(steps=80)", 178, steps=80, series="pgd")
-    assert "W05" in ids(evidence(SOUND, longer))
-    longer = trial("pgd(steps=80)", 180, steps=80, series="pgd")
-    assert "W05" not in ids(evidence(SOUND, longer))
-    longer = trial("pgd(steps=80)", 184, steps=80, series="pgd")
-    assert "W05" in ids(evidence(SOUND, longer)), "two points more: not converged"
+@pytest.mark.parametrize(
+    ("broken", "level"),
+    [(174, ["warning"]), (178, ["note"]), (180, []), (184, ["note"]), (190, ["warning"])],
+)
+def test_w05_more_steps_never_leave_more(broken: int, level: list[str]) -> None:
+    """Fewer: the attack is faulty. More than a point: it has not converged. A few: chance."""
+    longer = trial("pgd(steps=80)", broken, steps=80, series="pgd")
+    assert levels(evidence(SOUND, longer), "W05") == level
 
 
 def test_w06_the_second_half_of_the_restarts_gains_little() -> None:
@@ -160,7 +196,10 @@ def test_w06_the_second_half_of_the_restarts_gains_little() -> None:
     for begin, fires in ((20, True), (19, False)):
         steps = np.where(np.arange(N) < 180, np.where(np.arange(N) < 170, 2, begin), -1)
         again = trial("pgd", 180, steps=9, restarts=4, columns={"first_step": steps})
-        assert ("W06" in ids(evidence(again))) == fires
+        assert levels(evidence(again), "W06") == ["warning"] * fires
+    steps = np.where(np.arange(N) < 180, np.where(np.arange(N) < 177, 2, 20), -1)
+    again = trial("pgd", 180, steps=9, restarts=4, columns={"first_step": steps})
+    assert levels(evidence(again), "W06") == ["note"], "three of 200 images"
 
 
 def test_w07_the_loss_rises_and_stops_rising() -> None:
@@ -169,14 +208,18 @@ def test_w07_the_loss_rises_and_stops_rising() -> None:
     still = trial("pgd", 100, columns={"loss_late": np.full(N, 0.96)})
     assert "W07" not in ids(evidence(still))
     idle = trial("pgd", 100, columns={"loss_best": np.where(np.arange(N) % 10, 1.0, 0.0)})
-    assert "W07" in ids(evidence(idle))
+    assert levels(evidence(idle), "W07") == ["note"], "10 of 100 samples"
+    idle = trial("pgd", 100, columns={"loss_best": np.where(np.arange(N) % 5, 1.0, 0.0)})
+    assert levels(evidence(idle), "W07") == ["warning"], "20 of 100"
     few = trial("pgd", N - 19, columns={"loss_late": np.full(N, 0.5)})
     assert "W07" not in ids(evidence(few)), "19 samples say nothing"
 
 
 def test_w08_what_sees_less_finds_no_more() -> None:
     square = trial("square", 0, access="score", columns={"success": np.arange(N) >= N - 1})
-    assert "W08" in ids(evidence(SOUND, square)), "one of 200 is half a point"
+    assert levels(evidence(SOUND, square), "W08") == ["note"], "a single image is no pattern"
+    more = trial("square", 0, access="score", columns={"success": np.arange(N) >= N - 3})
+    assert levels(evidence(SOUND, more), "W08") == ["warning"]
     few = {"success": np.arange(N) == 3}
     assert "W08" not in ids(evidence(SOUND, trial("square", 0, access="score", columns=few)))
     assert "W08" not in ids(evidence(square)), "nothing with gradients was tried"
@@ -186,7 +229,7 @@ def test_w08_what_sees_less_finds_no_more() -> None:
 def test_w08_is_of_all_samples_and_of_those_that_gradients_were_tried_on() -> None:
     n = 1000
     clean = Rows({"sample": np.arange(n), "label": np.arange(n) % 10, "correct": np.ones(n, bool)})
-    for missed, fires in ((2, False), (3, True)):
+    for missed, fires in ((2, False), (6, True)):
         white = replace(SOUND, rows=_rows(n, broken=500))
         black = replace(SOUND, text="square", access="score", rows=_rows(n, broken=500 + missed))
         assert ("W08" in ids(evidence(white, black, clean=clean))) == fires
@@ -272,13 +315,16 @@ def test_w22_a_model_without_a_defense_falls(left: int, fires: bool) -> None:
     assert ("W22" in among(defended, counterpart=("public:x", Rate.of(left, N)))) == fires
 
 
-@pytest.mark.parametrize(("more", "fires"), [(10, False), (11, True)])
-def test_w23_another_loss_finds_little_more(more: int, fires: bool) -> None:
+@pytest.mark.parametrize(
+    ("more", "level"), [(10, []), (11, ["note"]), (16, ["note"]), (17, ["warning"])]
+)
+def test_w23_another_loss_finds_little_more(more: int, level: list[str]) -> None:
+    """Of 200 images, 17 are more than 5 points at 95 %, and 11 to 16 may be chance."""
     usual = trial("apgd", 100, losses=frozenset({"cross_entropy"}))
     other = trial("apgd(loss=dlr)", 100 + more, losses=frozenset({"dlr"}))
-    assert ("W23" in ids(evidence(usual, other))) == fires
+    assert levels(evidence(usual, other), "W23") == level
     left = replace(other, rows=other.rows.where(np.arange(N) >= 100))
-    assert ("W23" in ids(evidence(usual, left, chained=True))) == fires
+    assert levels(evidence(usual, left, chained=True), "W23") == level
     stronger = trial("pgd", 110, losses=frozenset({"cross_entropy"}))
     assert "W23" not in ids(evidence(usual, stronger, other)), "of cross-entropy the best counts"
     square = replace(other, access="score")
@@ -287,11 +333,21 @@ def test_w23_another_loss_finds_little_more(more: int, fires: bool) -> None:
     assert "W23" not in ids(evidence(usual, fab))
 
 
-@pytest.mark.parametrize(("more", "fires"), [(-5, True), (0, False), (2, False), (5, True)])
+def test_w23_images_that_only_cross_entropy_breaks_count_against_it() -> None:
+    """Of 60 images the margin breaks 9 more, but 20 that cross-entropy leaves: no sure 5 points."""
+    usual = trial("apgd", 40, losses=frozenset({"cross_entropy"}))
+    apart = (np.arange(N) >= 11) & (np.arange(N) < 60)
+    other = trial("apgd(loss=dlr)", 0, columns={"success": apart}, losses=frozenset({"dlr"}))
+    assert levels(first_images(evidence(usual, other), 60), "W23") == ["note"]
+    nested = trial("apgd(loss=dlr)", 49, losses=frozenset({"dlr"}))
+    assert levels(first_images(evidence(usual, nested), 60), "W23") == ["warning"]
+
+
+@pytest.mark.parametrize(("more", "fires"), [(-9, True), (0, False), (2, False), (9, True)])
 def test_w23_divided_logits_come_to_the_same(more: int, fires: bool) -> None:
     usual = trial("pgd", 100, losses=frozenset({"cross_entropy"}))
     divided = trial("pgd 100", 100 + more, losses=frozenset({"cross_entropy/100"}))
-    assert ("W23" in ids(evidence(usual, divided))) == fires
+    assert levels(evidence(usual, divided), "W23") == ["warning"] * fires
     left = replace(divided, rows=divided.rows.where(np.arange(N) >= 100))
     assert ("W23" in ids(evidence(usual, left, chained=True))) == (fires and more > 0)
 
@@ -550,18 +606,21 @@ def test_w20_is_of_each_sample_and_of_those_searched() -> None:
     assert "W20" in among(case, beside=[other]), "none was found at all for the last one"
 
 
-@pytest.mark.parametrize(("missed", "fires"), [(0, False), (1, False), (2, True)])
+@pytest.mark.parametrize(("missed", "fires"), [(0, False), (1, False), (3, True)])
 def test_w21_what_attacks_break_the_search_breaks_within_the_budget(
     missed: int, fires: bool
 ) -> None:
-    """Of the 20 samples that pgd leaves and those missed, more than 1 % and more than one."""
+    """Of the 20 samples that pgd leaves and those missed: surely more than 1 %.
+
+    A note: the curve takes the successes of the attacks, and so does robust accuracy.
+    """
     far = np.where((np.arange(N) < 180 - missed), 0.02, 0.1)
     curve = trial("minimal(pgd)", N, columns={"linf": far})
-    assert ("W21" in ids(evidence(SOUND, curve=curve))) == fires
+    assert levels(evidence(SOUND, curve=curve), "W21") == ["note"] * fires
     assert "W21" not in ids(evidence(SOUND))
 
 
-@pytest.mark.parametrize(("missed", "fires"), [(2, False), (3, True)])
+@pytest.mark.parametrize(("missed", "fires"), [(5, False), (6, True)])
 def test_w21_is_a_share_of_the_distances_above_the_budget(missed: int, fires: bool) -> None:
     curve = trial("minimal(pgd)", N, columns={"linf": np.full(N, 0.1)})
     assert ("W21" in ids(evidence(trial("pgd", missed), curve=curve))) == fires
@@ -641,6 +700,16 @@ def test_attacks_of_one_family(others: list[dict[str, Any]], fires: bool) -> Non
     case = evidence(trial("pgd", 180, losses=CE), *more)
     assert ("W34" in ids(case)) == fires
     assert "W34" not in ids(replace(case, eps=None))
+
+
+def test_w34_nothing_is_hidden_where_nothing_stands() -> None:
+    """The first attack of a suite broke every image: the others had none left."""
+    all_ = trial("apgd", N, losses=CE)
+    none = trial("square", 0, access="score")
+    none = replace(none, rows=none.rows.where(np.zeros(N, bool)))
+    assert "W34" not in ids(evidence(all_, none, chained=True))
+    assert "W34" not in ids(evidence(all_)), "no attack can leave fewer"
+    assert "W34" in ids(evidence(trial("apgd", N - 1, losses=CE)))
 
 
 def test_replayed_images_do_not_stand_without_an_attack_on_the_model() -> None:

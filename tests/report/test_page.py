@@ -679,6 +679,5 @@ def test_options_with_their_values_commands_and_quotes_are_code() -> None:
 
 def test_a_suite_counts_what_an_attack_broke_first() -> None:
     (one,) = suite().evaluations
-    again = tuple(replace(attack, broken=attack.broken + 500) for attack in one.attacks)
-    text = read(figures(replace(one, attacks=again))).text
-    assert "263" in text and "763" not in text, "the images of the ones before count once"
+    assert [a.broken for a in one.attacks] == [stage.broken for stage in one.cascade]
+    assert read(figures(one)).text.count("263") >= 2, "in the table of attacks and in the list"

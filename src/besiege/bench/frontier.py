@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Generic, TypeVar
 
@@ -210,9 +210,13 @@ class Frontier(Generic[P]):
     def _finished(self, at: Part) -> Event:
         tasks = self._estimate.stages[at[0]].parts[at[1]]
         records = [one for task in tasks if (one := self.store.sound(task.key)) is not None]
-        return self._estimate.finished(
-            at, records, self._made.isdisjoint(task.key for task in tasks)
-        )
+        kept = self._made.isdisjoint(task.key for task in tasks)
+        broken: Iterable[int] = ()
+        if self._estimate.repeats(at) and len(records) == len(tasks):
+            rows = self.store.rows([tasks[-1].key])
+            won = rows["correct"].astype(bool) & rows["success"].astype(bool)
+            broken = rows["sample"][won].tolist()
+        return self._estimate.finished(at, records, kept, broken)
 
     def _must_answer(self) -> None:
         """Give up a plan whose first stage failed as a whole; other plans go on."""

@@ -64,7 +64,7 @@ def complete_figures(
     examined = mine.figures.examination
     return replace(
         mine.figures,
-        examination=examined and examined.beside(warnings, budget=threat.eps is not None),
+        examination=examined and examined.beside(warnings),
         model=replace(model, declared=names.get(model.name)),
         threat=replace(threat, substitute=tuple(names.get(one, one) for one in threat.substitute)),
         made=mine.plan.made,

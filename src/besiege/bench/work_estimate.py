@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from besiege.bench.kinds import KINDS
@@ -85,7 +85,12 @@ class WorkEstimate:
     def __init__(self, plan: Staged) -> None:
         # Samples of a stochastic victim that are broken in some draws are attacked again.
         self._removes = plan.chained and not plan.model.stochastic
+        self._repeats = plan.chained and plan.model.stochastic
         self._standing = [shard.count for shard in plan.shards]
+        self._broken: list[set[int]] = [set() for _ in plan.shards]
+        """Samples that were broken before and are attacked again, by their ids."""
+        self._unbroken: dict[Part, int] = {}
+        """Samples of these parts that were not broken before."""
         self._attacked: dict[Part, int] = {}
         """Samples of the finished parts of attacks that were not broken before."""
         self._spent: dict[Part, float] = {}
@@ -131,10 +136,21 @@ class WorkEstimate:
         """The samples of an attack's part that are not broken when it begins."""
         return self._attacked.get(at, self._standing[at[1]])
 
-    def finished(self, at: Part, records: Sequence[Record], kept: bool = False) -> Event:
+    def repeats(self, at: Part) -> bool:
+        """Whether a part attacks samples again that were broken before."""
+        return self._repeats and _is_attack(self.stages[at[0]])
+
+    def finished(
+        self,
+        at: Part,
+        records: Sequence[Record],
+        kept: bool = False,
+        broken_ids: Iterable[int] = (),
+    ) -> Event:
         """The event that a part is over; tasks without a sound record failed or were blocked.
 
-        `kept` says that its records were there before this run.
+        `kept` says that its records were there before this run, `broken_ids` which samples the
+        attack broke: it counts those that it was the first to break.
         """
         number, part = at
         stage, counts = self.stages[number], self._counts.setdefault(number, _Counts())
@@ -146,8 +162,13 @@ class WorkEstimate:
         counts.kept &= kept and not failed
         if _is_attack(stage):
             broken = 0 if failed else int(records[-1].totals["broken"])
-            counts.broken += broken
             self._attacked[at] = self._standing[part]
+            self._unbroken[at] = self._standing[part] - len(self._broken[part])
+            if self._repeats:
+                firsts = set(broken_ids) - self._broken[part]
+                self._broken[part] |= firsts
+                broken = len(firsts)
+            counts.broken += broken
             if self._removes:
                 self._standing[part] -= broken
         elif stage.name == "clean":
@@ -163,7 +184,8 @@ class WorkEstimate:
         stage = self.stages[number]
         wrong = 0
         if _is_attack(stage):  # the curve has other shards
-            wrong = sum(stage.counts[part] - self._standing[part] for _, part in parts)
+            known = (self._standing[part] - len(self._broken[part]) for _, part in parts)
+            wrong = sum(stage.counts[part] for _, part in parts) - sum(known)
         # The first attack of a suite also runs on misclassified samples, and claims them; on a
         # stochastic victim, all attacks do.
         first = stage is next((s for s in self.stages if s.attack is not None), None)
@@ -189,7 +211,9 @@ class WorkEstimate:
         open_ = [at for at in parts if at not in self._spent]
         whole, left = (sum(map(self._weight, some)) for some in (parts, open_))
         left -= sum(self._running.get(at, 0.0) for at in open_)
-        before = sum(map(self._samples, parts))
+        before = sum(
+            self._unbroken.get(at, self._samples(at) - len(self._broken[at[1]])) for at in parts
+        )
         return Stage(
             stage.name,
             before,

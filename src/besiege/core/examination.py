@@ -11,10 +11,6 @@ from besiege.core.errors import Finding, Level
 Outcome = Literal["passed", "failed", "not applicable", "not run"]
 Enough = Literal["yes", "no", "unknown", "not asked"]
 
-OF_THE_CURVE: Final = ("W21",)
-"""Rules that concern the curve only where there is a budget: robust accuracy is that of all attacks
-together, and is not affected."""
-
 MEANINGS: Final[Mapping[str, str]] = {
     "gradients are those of the answers": "Slopes that the gradient promises are compared with "
     "how the answers change when an image is moved a little; they must correlate to 0.95.",
@@ -115,17 +111,12 @@ class Examination:
     stops: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
 
-    def beside(self, findings: Iterable[Finding], budget: bool = True) -> Examination:
-        """The same checks, weighed together with all findings about the evaluation.
-
-        `budget` says whether the threat has one.
-        """
+    def beside(self, findings: Iterable[Finding]) -> Examination:
+        """The same checks, weighed together with all findings about the evaluation."""
         leveled: dict[Level, dict[str, None]] = {"stop": {}, "warning": {}, "note": {}}
         for one in findings:
             leveled[one.level][one.id] = None
-        aside = OF_THE_CURVE if budget else ()
-        doubts = (id for id in leveled["warning"] if id not in aside)
-        return replace(self, stops=tuple(leveled["stop"]), doubts=tuple(doubts))
+        return replace(self, stops=tuple(leveled["stop"]), doubts=tuple(leveled["warning"]))
 
     @property
     def findings(self) -> list[Finding]:

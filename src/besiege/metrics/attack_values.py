@@ -47,6 +47,10 @@ class BudgetCurve:
 class AttackFigures:
     """Result and cost of one attack; ``accuracy`` is None where no image was judged.
 
+    ``broken`` are correctly classified images; in a suite those that it was the first to break.
+    ``alone`` are those that no other attack broke, and None in a suite, whose attacks do not see
+    the images that earlier ones broke.
+
     A ``guard`` tests the other attacks on some of the images that they left: ``tried`` images.
     Images that were ``given`` were made elsewhere, of some samples, and nothing is known about
     their cost.
@@ -58,7 +62,7 @@ class AttackFigures:
     transfer: bool
     accuracy: Rate | None
     broken: int
-    alone: int
+    alone: int | None
     median_distance: float | None
     forwards: int
     backwards: int

@@ -85,7 +85,8 @@ def w34_one_family(evidence: Evidence) -> Iterator[Finding]:
     own = [one for one in evidence.trials if one.access != "transfer" and one.rows.count]
     seeing = all(one.sees for one in own)
     ascents = all(one.losses and _all_cross_entropy(one) for one in own)
-    if own and evidence.eps is not None and seeing and ascents:
+    left = evidence.standing().any()  # a hidden gradient hides what stands
+    if own and left and evidence.eps is not None and seeing and ascents:
         names = ", ".join(f"'{one.text}'" for one in own[:3]) + (", ..." if len(own) > 3 else "")
         yield Finding(
             "W34",

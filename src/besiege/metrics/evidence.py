@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from besiege.metrics.chance import Apart
 from besiege.metrics.rows import Rows, places
 
 Mask = NDArray[np.bool_]
@@ -253,6 +254,16 @@ class Evidence:
         ids: NDArray[np.int64] = trial.rows["sample"][self.broken(trial)]
         return ids
 
+    def newly_broken(self, trial: Trial) -> Mask:
+        """The same; in a suite without those that an attack before it broke.
+
+        A suite attacks samples of a stochastic victim again that were broken in some draws.
+        """
+        mine = self.broken(trial)
+        for other in self.before(trial):
+            mine &= ~np.isin(trial.rows["sample"], self.broken_ids(other))
+        return mine
+
     def standing(self, trials: Sequence[Trial] | None = None) -> Mask:
         """Which samples are classified correctly and broken by none of these attacks (or of all).
 
@@ -331,13 +342,16 @@ class Evidence:
         known = self.covered_by_all()
         return min(tried, key=lambda trial: int(self.left_by(trial)[known].sum()), default=None)
 
+    def apart(self, one: Trial, other: Trial) -> Apart:
+        """The samples on which two attacks differ, of those judged under both."""
+        both = self.covered(one) & self.covered(other)
+        mine, theirs = self.left_by(one)[both], self.left_by(other)[both]
+        counts = ((mine & ~theirs).sum(), (theirs & ~mine).sum(), both.sum())
+        return Apart(*map(int, counts))
+
     def gain(self, one: Trial, other: Trial) -> float:
         """How much lower accuracy is under the other attack, over samples judged under both."""
-        both = self.covered(one) & self.covered(other)
-        if not both.any():
-            return 0.0
-        fewer = int(self.left_by(one)[both].sum()) - int(self.left_by(other)[both].sum())
-        return fewer / int(both.sum())
+        return self.apart(one, other).gain
 
     def missed(self, trial: Trial, others: Sequence[Trial]) -> int:
         """The number of samples that an attack broke, some others tried, and none of them broke."""

@@ -70,10 +70,8 @@ def attack_figures(case: Case) -> tuple[AttackFigures, ...]:
 
 def _attack(case: Case, trial: Trial) -> AttackFigures:
     evidence, rows, text = case.evidence, trial.rows, trial.text
-    others = [evidence.broken_ids(other) for other in evidence.trials if other is not trial]
-    elsewhere = np.concatenate(others) if others else np.zeros(0, np.int64)
-    mine = evidence.broken_ids(trial)
-    sizes = rows[evidence.norm][evidence.broken(trial)]
+    broken = evidence.newly_broken(trial)
+    sizes = rows[evidence.norm][broken]
     covered = evidence.covered(trial)
     return AttackFigures(
         text,
@@ -81,8 +79,9 @@ def _attack(case: Case, trial: Trial) -> AttackFigures:
         trial.steps,
         trial.access == "transfer",
         rate(int(evidence.left_by(trial)[covered].sum()), int(covered.sum())),
-        len(mine),
-        int((~np.isin(mine, elsewhere)).sum()),
+        int(broken.sum()),
+        # In a suite no two attacks see the same images.
+        None if evidence.chained else _alone(evidence, trial),
         float(np.median(sizes)) if len(sizes) else None,
         int(rows["forwards"].sum()),
         int(rows["backwards"].sum()),
@@ -94,6 +93,13 @@ def _attack(case: Case, trial: Trial) -> AttackFigures:
         trial.given,
         _tried(evidence, trial) if trial.guard else None,
     )
+
+
+def _alone(evidence: Evidence, trial: Trial) -> int:
+    """The number of samples that no other attack broke."""
+    others = [evidence.broken_ids(other) for other in evidence.trials if other is not trial]
+    mine = evidence.broken_ids(trial)
+    return int((~np.isin(mine, np.concatenate([*others, mine[:0]]))).sum())
 
 
 def _tried(evidence: Evidence, guard: Trial) -> int:

@@ -8,6 +8,7 @@ import numpy as np
 
 from besiege.core import rules
 from besiege.core.errors import Finding
+from besiege.metrics.chance import Apart, gain_above, share_above, weighed
 from besiege.metrics.evidence import Evidence, Trial
 from besiege.metrics.weakness import advice
 
@@ -37,13 +38,19 @@ def w08_without_gradients(evidence: Evidence) -> Iterator[Finding]:
     for trial in evidence.attacks:  # a check of its own judges the guards
         # An attack that ignores the defense has gradients, those of the undefended model.
         missed = 0 if trial.sees or trial.oblivious else evidence.missed(trial, seeing)
-        if missed > UNSEEN * evidence.count:
-            yield Finding(
+        above = share_above(missed, evidence.count, UNSEEN)
+        if above == "no":  # the advice reads every attack
+            continue
+        yield from weighed(
+            above,
+            evidence.count,
+            Finding(
                 "W08",
                 f"'{trial.text}' needs no gradients and breaks {missed} samples "
                 f"({100 * missed / evidence.count:.1f} %) that no attack with gradients breaks.",
                 f"Robustness may still be overstated. {advice(evidence)}",
-            )
+            ),
+        )
 
 
 def w22_undefended(evidence: Evidence) -> Iterator[Finding]:
@@ -85,23 +92,29 @@ def w23_loss(evidence: Evidence) -> Iterator[Finding]:
     yield from _scales(evidence, usual, [t for t in ascents if _on(t, "cross_entropy/")])
     if not others:
         return
-    if evidence.chained:
-        # Later attacks of a suite see unbroken samples only: compare what each newly broke.
-        gains = {t.text: evidence.missed(t, usual) / evidence.count for t in others}
-        first = usual[0]
-    else:
-        first = min(usual, key=evidence.accuracy)
-        gains = {t.text: evidence.gain(first, t) for t in others}
-    best = max(gains, key=lambda text: gains[text])
-    if gains[best] > ANOTHER_LOSS:
-        yield Finding(
+    # Later attacks of a suite see unbroken samples only: compare what each newly broke.
+    first = usual[0] if evidence.chained else min(usual, key=evidence.accuracy)
+    apart = {t.text: _newly(evidence, usual, t) or evidence.apart(first, t) for t in others}
+    best = max(apart, key=lambda text: apart[text].gain)
+    yield from weighed(
+        gain_above(apart[best], ANOTHER_LOSS),
+        apart[best].judged,
+        Finding(
             "W23",
-            f"'{best}' breaks {100 * gains[best]:.1f} points more than '{first.text}', which "
+            f"'{best}' breaks {100 * apart[best].gain:.1f} points more than '{first.text}', which "
             "maximises cross-entropy.",
             "Cross-entropy saturates where the logits are large: quote no figure of cross-entropy "
             "only, and expect other losses (margin, dlr) and attacks without gradients to break "
             "more.",
-        )
+        ),
+    )
+
+
+def _newly(evidence: Evidence, before: Sequence[Trial], trial: Trial) -> Apart | None:
+    """In a suite, what an attack broke of the samples that others left; None for a list."""
+    if not evidence.chained:
+        return None
+    return Apart(evidence.missed(trial, before), 0, evidence.count)
 
 
 def _on(trial: Trial, loss: str) -> bool:
@@ -114,18 +127,19 @@ def _scales(
     """The same attack on divided logits must give the same accuracy."""
     first = min(usual, key=evidence.accuracy)
     for trial in divided:
-        if evidence.chained:
-            gain = evidence.missed(trial, usual) / evidence.count
-        else:
-            gain = abs(evidence.gain(first, trial))
-        if gain > ANOTHER_SCALE:
-            yield Finding(
+        apart = _newly(evidence, usual, trial) or evidence.apart(first, trial)
+        apart = apart if apart.gain >= 0 else apart.reversed
+        yield from weighed(
+            gain_above(apart, ANOTHER_SCALE),
+            apart.judged,
+            Finding(
                 "W23",
-                f"dividing the logits changes accuracy by {100 * gain:.1f} points: '{trial.text}' "
-                f"compared with '{first.text}'.",
+                f"dividing the logits changes accuracy by {100 * apart.gain:.1f} points: "
+                f"'{trial.text}' compared with '{first.text}'.",
                 "The result depends on the scale of the logits: quote figures of losses that do "
                 "not depend on it (margin, dlr) and of attacks without gradients.",
-            )
+            ),
+        )
 
 
 def w50_made_elsewhere(evidence: Evidence) -> Iterator[Finding]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
+from typing import get_args
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from besiege.core import rules
 from besiege.core.errors import Finding, Level
 from besiege.core.threat import Norm
 from besiege.metrics.calibration import w26_calibration
+from besiege.metrics.chance import Above, gain_above, share_above, weighed
 from besiege.metrics.choices import w29_edge_of_grid, w34_one_family
 from besiege.metrics.curves import against_steps
 from besiege.metrics.evidence import Evidence, Mask, Trial
@@ -34,6 +36,12 @@ from besiege.metrics.replayed import w32_not_adaptive
 from besiege.metrics.searches import w21_consistency
 
 TOLERANCE = 0.005
+MISSED = 0.01
+"""The largest share of images that only one step may break."""
+CONVERGED = 0.01
+"""The largest share of images that twice the steps or restarts may break."""
+IDLE = 0.05
+"""The largest share of unbroken samples whose loss may never rise."""
 Rule = Callable[[Evidence], Iterator[Finding]]
 
 
@@ -101,23 +109,26 @@ def w04_single_step(evidence: Evidence) -> Iterator[Finding]:
     if not many:
         return
     for one in (trial for trial in evidence.trials if trial.one_step):
-        weaker = [t for t in many if -evidence.gain(one, t) > TOLERANCE]
+        apart = {trial.text: evidence.apart(trial, one) for trial in many}
+        weakest = max(apart, key=lambda text: apart[text].gain)
         missed = evidence.missed(one, many)
-        if weaker:
-            seen = f"'{one.text}' takes one step and breaks more than '{weaker[0].text}'."
-        elif missed > 0.01 * evidence.count:
-            seen = (
+        signs: list[tuple[Above, str]] = [
+            (
+                gain_above(apart[weakest], TOLERANCE),
+                f"'{one.text}' takes one step and breaks more than '{weakest}'.",
+            ),
+            (
+                share_above(missed, evidence.count, MISSED),
                 f"'{one.text}' takes one step and breaks {missed} samples that no attack with more "
-                "steps breaks."
-            )
-        else:
-            continue
-        yield Finding(
-            "W04",
-            seen,
+                "steps breaks.",
+            ),
+        ]
+        above, seen = max(signs, key=lambda sign: get_args(Above).index(sign[0]))
+        advice = (
             "Many steps should break whatever one step breaks: gradients are likely masked, or the "
-            "step size is wrong. Use restarts, another loss, or an attack without gradients.",
+            "step size is wrong. Use restarts, another loss, or an attack without gradients."
         )
+        yield from weighed(above, evidence.count, Finding("W04", seen, advice))
 
 
 def w05_more_steps(evidence: Evidence) -> Iterator[Finding]:
@@ -127,15 +138,7 @@ def w05_more_steps(evidence: Evidence) -> Iterator[Finding]:
             continue
         if evidence.accuracy(trial) == 0:  # more steps could not break more
             continue
-        curve = against_steps(evidence, trial)
-        gain = 0.0 if curve is None else curve.at(trial.steps // 2) - curve.at(trial.steps)
-        if gain > 0.01:
-            yield Finding(
-                "W05",
-                f"the second half of the {trial.steps} steps of '{trial.text}' still lowered "
-                f"accuracy by {100 * gain:.1f} points.",
-                *_not_converged(evidence, trial, "steps"),
-            )
+        yield from _late(evidence, trial, "steps", trial.steps, trial.steps // 2, "W05")
     yield from _series(evidence, "steps", "W05")
 
 
@@ -144,17 +147,40 @@ def w06_restarts(evidence: Evidence) -> Iterator[Finding]:
     for trial in evidence.trials:
         if not trial.plain or trial.steps is None or trial.restarts < 2:
             continue
-        curve = against_steps(evidence, trial)
         half = trial.restarts // 2 * (trial.steps + 1) - 1
-        gain = 0.0 if curve is None else curve.at(half) - float(curve.value[-1])
-        if gain > 0.01:
-            yield Finding(
-                "W06",
-                f"the second half of the {trial.restarts} restarts of '{trial.text}' still lowered "
-                f"accuracy by {100 * gain:.1f} points.",
-                *_not_converged(evidence, trial, "restarts"),
-            )
+        yield from _late(evidence, trial, "restarts", trial.restarts, half, "W06")
     yield from _series(evidence, "restarts", "W06")
+
+
+def _late(
+    evidence: Evidence, trial: Trial, what: str, number: int, half: int, rule: str
+) -> Iterator[Finding]:
+    """What the second half of an attack still gained: a note where other attacks gained it, too."""
+    curve = against_steps(evidence, trial)
+    if curve is None:
+        return
+    gain = curve.at(half) - float(curve.value[-1])
+    late = evidence.broken_ids(trial)[trial.rows["first_step"][evidence.broken(trial)] > half]
+    hits = own = round(gain * curve.count)
+    if not evidence.chained:
+        others = [evidence.broken_ids(one) for one in evidence.trials if one is not trial]
+        own -= int(np.isin(late, np.concatenate([*others, late[:0]])).sum())
+    elif _stronger_ran(evidence, trial):  # it saw only what this one left
+        own = 0
+    above = share_above(own, curve.count, CONVERGED)
+    stronger = above == "no"
+    if stronger:
+        above = share_above(hits, curve.count, CONVERGED)
+    yield from weighed(
+        above,
+        curve.count,
+        Finding(
+            rule,
+            f"the second half of the {number} {what} of '{trial.text}' still lowered accuracy by "
+            f"{100 * gain:.1f} points.",
+            *_not_converged(what, stronger),
+        ),
+    )
 
 
 def _series(evidence: Evidence, what: str, rule: str) -> Iterator[Finding]:
@@ -167,22 +193,28 @@ def _series(evidence: Evidence, what: str, rule: str) -> Iterator[Finding]:
         same = getattr(less, what) == getattr(more, what)
         if same or getattr(less, fixed) != getattr(more, fixed):
             continue
-        gain = evidence.gain(less, more)
-        if gain < -TOLERANCE:
-            yield Finding(
-                rule,
-                f"accuracy under '{more.text}' is {-100 * gain:.1f} points higher than under "
-                f"'{less.text}'.",
+        apart = evidence.apart(less, more)
+        if apart.gain < 0:
+            seen = (
+                f"accuracy under '{more.text}' is {-100 * apart.gain:.1f} points higher than under "
+                f"'{less.text}'."
+            )
+            advice = (
                 f"More {what} should never weaken an attack: it returns its last image instead of "
-                "its best, or its steps became too small.",
+                "its best, or its steps became too small."
             )
-        elif gain > 0.01 and getattr(more, what) <= 2 * getattr(less, what):
-            yield Finding(
-                rule,
-                f"accuracy under '{more.text}' is {100 * gain:.1f} points lower than under "
-                f"'{less.text}'.",
-                f"The attack has not converged, so robustness is overstated: give it more {what}.",
+            above = gain_above(apart.reversed, TOLERANCE)
+            yield from weighed(above, apart.judged, Finding(rule, seen, advice))
+        elif getattr(more, what) <= 2 * getattr(less, what):
+            seen = (
+                f"accuracy under '{more.text}' is {100 * apart.gain:.1f} points lower than under "
+                f"'{less.text}'."
             )
+            advice = (
+                f"The attack has not converged, so robustness is overstated: give it more {what}."
+            )
+            above = gain_above(apart, CONVERGED)
+            yield from weighed(above, apart.judged, Finding(rule, seen, advice))
 
 
 def w07_loss_trace(evidence: Evidence) -> Iterator[Finding]:
@@ -196,14 +228,19 @@ def w07_loss_trace(evidence: Evidence) -> Iterator[Finding]:
             continue
         first, late, best = (rows[f"loss_{when}"][unbroken] for when in ("first", "late", "best"))
         idle = int((best <= first).sum())
-        if idle > 0.05 * len(best):
-            yield Finding(
+        above = share_above(idle, len(best), IDLE)
+        yield from weighed(
+            above,
+            len(best),
+            Finding(
                 "W07",
                 f"the loss of '{trial.text}' never rose above its start for {idle} of the "
                 f"{len(best)} samples it did not break.",
                 "The gradient does not increase the loss there: it is masked, or steps are too "
                 "large. Use smaller steps, another loss, or an attack without gradients.",
-            )
+            ),
+        )
+        if above != "no":
             continue
         rise, gain = float((best - first).mean()), float((best - late).mean())
         if rise > 0 and gain > 0.05 * rise:
@@ -211,7 +248,7 @@ def w07_loss_trace(evidence: Evidence) -> Iterator[Finding]:
                 "W07",
                 f"the loss of '{trial.text}' was still rising at the end: {100 * gain / rise:.0f} "
                 "% of its total increase came in the last quarter.",
-                *_not_converged(evidence, trial, "steps"),
+                *_not_converged("steps", _stronger_ran(evidence, trial)),
             )
 
 
@@ -420,9 +457,14 @@ def _unbroken(evidence: Evidence, trial: Trial) -> Mask:
     return unbroken
 
 
-def _not_converged(evidence: Evidence, trial: Trial, what: str) -> tuple[str, Level]:
+def _stronger_ran(evidence: Evidence, trial: Trial) -> bool:
+    """Whether an attack leaves clearly fewer samples than this one."""
+    return any(evidence.gain(trial, other) > TOLERANCE for other in evidence.trials)
+
+
+def _not_converged(what: str, stronger: bool) -> tuple[str, Level]:
     """Advice and level for an attack that has not converged: a note if a stronger one ran."""
-    if any(evidence.gain(trial, other) > TOLERANCE for other in evidence.trials):
+    if stronger:
         return f"Its own figure is too high; a stronger attack ran. Give it more {what}.", "note"
     return f"It has not converged, so robustness may be overstated: give it more {what}.", "warning"
 

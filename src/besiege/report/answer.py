@@ -38,23 +38,11 @@ def strongest(evaluation: Evaluation) -> list[AttackFigures]:
         shown = [attack for attack in shown if attack.text in areas]
         least = min((areas[attack.text] for attack in shown), default=0.0)
         return [attack for attack in shown if areas[attack.text] == least]
-    broken = broken_by(evaluation)
     if is_cascade(evaluation):
-        breakers = [attack for attack in shown if broken[attack.text]]
+        breakers = [attack for attack in shown if attack.broken]
         return breakers if len(breakers) == 1 else []
-    most = max((broken[attack.text] for attack in shown), default=0)
-    return [attack for attack in shown if broken[attack.text] == most] if most else []
-
-
-def broken_by(evaluation: Evaluation) -> dict[str, int]:
-    """How many images each attack broke; in a suite, of those that the ones before it left.
-
-    A suite attacks images of a stochastic model again that were broken in some draws only.
-    """
-    own = {attack.text: attack.broken for attack in evaluation.attacks}
-    if not is_cascade(evaluation):
-        return own
-    return own | {stage.text: stage.broken for stage in evaluation.cascade}
+    most = max((attack.broken for attack in shown), default=0)
+    return [attack for attack in shown if attack.broken == most] if most else []
 
 
 def robust(evaluation: Evaluation) -> Rate | None:
@@ -252,7 +240,7 @@ def _breakers(evaluation: Evaluation) -> tuple[str, str]:
             f"{names} found the smallest perturbations overall, and the smallest of all for "
             f"{count:,} of {sizes.broken:,} images.",
         )
-    broken = f"{broken_by(evaluation)[most[0].text]:,}" + (" each," if len(most) > 1 else "")
+    broken = f"{most[0].broken:,}" + (" each," if len(most) > 1 else "")
     clean = evaluation.clean
     of = " images" if clean is None else f" of the {clean.hits:,} correctly classified images"
     return title, f"{names} broke most: {broken}{of}."
@@ -260,8 +248,7 @@ def _breakers(evaluation: Evaluation) -> tuple[str, str]:
 
 def _in_turn(evaluation: Evaluation) -> tuple[str, str] | None:
     """Which attacks of a suite broke images first; None where none did."""
-    broken = broken_by(evaluation)
-    shown = [(one.text, broken[one.text]) for one in counted(evaluation) if broken[one.text]]
+    shown = [(one.text, one.broken) for one in counted(evaluation) if one.broken]
     if not shown:
         return None
     (first, most), *later = shown

@@ -208,7 +208,6 @@ def _section(
         "troubles": answer.troubles(evaluation),
         "errors": answer.errors(evaluation),
         "doubt": answer.doubt(evaluation),
-        "broken": answer.broken_by(evaluation),
         "ran_on": {stage.text: stage.ran_on for stage in evaluation.cascade}
         if answer.is_cascade(evaluation)
         else {},

@@ -77,8 +77,11 @@ def _cells(
     elif stage is not None:  # in a suite, of the images that were unbroken before it
         middle = [f"{count:,}" for count in (stage.before, stage.broken, stage.left)]
     else:
-        middle = [f"{attack.broken:,}", f"{attack.alone:,}"]
-        middle.append(NONE if size is None else distance(size, unit))
+        middle = [
+            f"{attack.broken:,}",
+            NONE if attack.alone is None else f"{attack.alone:,}",
+            NONE if size is None else distance(size, unit),
+        ]
     return [
         *([f"{accuracy}\n{sure}"] if narrow else [accuracy, sure]),
         *middle,
