@@ -152,6 +152,16 @@ def test_a_time_limit_leaves_images_open() -> None:
     assert (found.outcome == OPEN).any()
 
 
+def test_a_solver_that_gives_up_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A solver may end for another reason than the time, without a perturbation or a bound."""
+    victim, image = _net(0), _image(1)
+    label, bounding = int(victim(image).argmax()), Bounding.of(victim, image)
+    monkeypatch.setattr(Program, "solve", lambda *_: (0.0, np.inf, None))
+    with torch.no_grad():
+        found = smallest(bounding, Program.of(bounding.graph), image[0], label, 0.5, 30)
+    assert (found.below, found.above, found.image) == (0.0, np.inf, None)
+
+
 def test_exact_refuses_max_pooling_by_its_place() -> None:
     net = nn.Sequential(
         nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8, 3)

@@ -203,6 +203,17 @@ def test_tables_have_the_numbers(whole: Board) -> None:
     assert scores["refuted"].tolist() == [1, 0, 0, 0, 0] and scores["samples"][0] == "3"
 
 
+def test_the_median_beside_estimates_is_infinite_where_most_images_were_not_broken() -> None:
+    right = np.ones((2, 10), bool)
+    found = np.full((2, 10), 0.5)
+    found[0, 4:] = np.inf  # 4 of 10 broken
+    found[1, 5:] = np.inf  # half of them
+    cell = measured_cell("CLEVER, random", "l2", found, right, np.full((2, 10), 0.1))
+    table = estimated(board(cell))
+    assert table.numbers["distance"].tolist() == [np.inf, 0.5]
+    assert [row[4] for row in table.rows] == ["inf", "0.5"]
+
+
 def test_laws_are_of_means_and_medians_of_all_and_of_common_images(whole: Board) -> None:
     found = [one for one in laws_of(whole) if (one.sizes.name, one.sizes.goal) == (LINF, RANDOM)]
     assert [(one.control, one.median) for one in found] == [

@@ -101,7 +101,8 @@ def smallest(
                 best, found = above, point
         if math.isfinite(best):
             return Smallest(min(below, best), best, found)
-        if perf_counter() >= end:
+        # A solver may also give up before: only where no class is within reach is a radius proved.
+        if below < radius or perf_counter() >= end:
             return Smallest(min(below, radius), math.inf, None)
         proved = radius
         if radius >= high - low:

@@ -352,13 +352,15 @@ def _estimated(board: Board) -> Iterator[dict[str, Any]]:
             known = np.isfinite(cell.estimate[m]) & cell.correct[m]
             if not known.any():
                 continue
-            over = refuted_by(cell.estimate[m], cell.smallest[m]) & known
+            # Unknown counts as not found; infinities stay what they are.
+            found = np.where(np.isnan(cell.smallest[m]), np.inf, cell.smallest[m])
+            over = refuted_by(cell.estimate[m], found) & known
             ids = cell.samples[over].tolist()
             more = f" and {len(ids) - 10} more" if len(ids) > 10 else ""
             yield {
                 **{"cell": cell.name, "model": model, "images": int(known.sum())},
                 "score": float(cell.estimate[m][known].mean()),
-                "distance": quantile(np.nan_to_num(cell.smallest[m][known], nan=np.inf)),
+                "distance": quantile(found[known]),
                 "refuted": int(over.sum()),
                 "samples": ", ".join(map(str, ids[:10])) + more,
             }
