@@ -62,6 +62,13 @@ def models(board: Board, *roles: str) -> list[str]:
     return [one.name for one in board.models if one.tags.get("role") in roles]
 
 
+def must_have(board: Board, role: str) -> list[str]:
+    """The models with a role; an error where there is none."""
+    if not (found := models(board, role)):
+        raise UnknownNameError(f"no model of this run has the role '{role}'")
+    return found
+
+
 def model_of(board: Board, name: str) -> BoardModel:
     """The model of a name."""
     return next(one for one in board.models if one.name == name)
@@ -219,6 +226,7 @@ def withstood(board: Board, model: str, *, transfer: bool) -> Held:
     """
     threat = form(data_of(board), "FGSM").threat
     parts: list[Held] = []
+    adaptive = False
     for cell in in_threat(board, threat):
         if model not in cell.models or any(cell.sources):
             continue
@@ -237,10 +245,13 @@ def withstood(board: Board, model: str, *, transfer: bool) -> Held:
         right = known & cell.correct[place]
         broken: Mask = np.asarray(cell.success[place, mine].any(0))
         if cell.suite and not transfer:
-            broken = ~cell.robust[place]
+            broken, adaptive = ~cell.robust[place], True
         parts.append(Held(cell.samples[right], ~broken[right]))
-    if not parts:
-        how = "shown images of the undefended model" if transfer else "attacked"
+    # Other attacks leave much where gradients are hidden: without the suite nothing is adaptive.
+    if not parts or not (transfer or adaptive):
+        how = (
+            "shown images of the undefended model" if transfer else "attacked by the suite adaptive"
+        )
         raise UnknownNameError(f"'{model}' was not {how} within {threat}")
     return together(parts)
 
