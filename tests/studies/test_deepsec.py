@@ -359,6 +359,19 @@ def test_replayed_and_adaptive_figures_stand_in_one_entry() -> None:
         transferability(made)
 
 
+def test_an_attack_without_a_success_transfers_nothing() -> None:
+    """No image of it can be replayed, and none becomes an error of another model."""
+    rows: dict[str, Any] = {SOURCE: {text("PGD"): 0, text("FGSM"): 400}}
+    rows["a"] = {text("PGD"): 0, text("FGSM"): 100, text("PGD", SOURCE): 100}
+    rows["b"] = {text("PGD"): 0, text("FGSM"): 100}
+    made = board({LINF: rows}, ALONE | {"a": "defense", "b": "defense"})
+    found = {row[0]: row[1:] for row in replays(made).rows}
+    assert found["FGSM"] == ("100.0 / 25.0", "not run"), "b was shown nothing"
+    cell = replace(made.cells[0], covered=made.cells[0].covered & (np.arange(400) < 300))
+    found = {row[0]: row[1:] for row in replays(replace(made, cells=(cell,))).rows}
+    assert found["FGSM"][0] == "not run", "it may still succeed on the others"
+
+
 def test_rows_name_the_steps_that_a_size_chose() -> None:
     few = f"{text('CW2')}(steps=30)"
     made = board({"l2 targeted:random": {SOURCE: {few: 400, text("EAD-EN"): 0}}}, ALONE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple, cast, get_args
 
@@ -142,7 +143,8 @@ def wins(board: Board, model: str, row: Form, source: str = "") -> Wins:
     Images on which the attack failed on the source were not replayed, and are no successes: every
     rate is of all images that both classify correctly.
     """
-    found = look(board, model, row, source)
+    nothing = _nothing_to_show(board, model, row, source) if source else None
+    found = nothing or look(board, model, row, source)
     cell, place = found.cell, found.row
     right = cell.known[place] & cell.correct[place]
     if source:
@@ -150,7 +152,32 @@ def wins(board: Board, model: str, row: Form, source: str = "") -> Wins:
         right &= cell.known[origin] & cell.correct[origin]
     elif not cell.known[place].any():
         right = cell.covered[place, found.attack] & cell.correct[place]
-    return Wins(cell.samples[right], cell.success[place, found.attack][right])
+    success = np.zeros_like(right) if nothing else cell.success[place, found.attack]
+    return Wins(cell.samples[right], success[right])
+
+
+def _nothing_to_show(board: Board, model: str, row: Form, source: str) -> Found | None:
+    """The row on the source, where it broke nothing that a model could have been shown."""
+    with suppress(UnknownNameError):
+        made = look(board, source, row)
+        cell = made.cell
+        judged = cell.known[made.row] & cell.correct[made.row]
+        tried = cell.covered[made.row, made.attack]
+        failed = not cell.success[made.row, made.attack].any() and tried[judged].all()
+        if failed and model in cell.models and _is_shown(board, model, source):
+            return replace(made, row=cell.models.index(model))
+    return None
+
+
+def _is_shown(board: Board, model: str, source: str) -> bool:
+    """Whether a model is shown images of another one at all."""
+    before = str(Origin(source, "@", "", False)).partition("@")[0]
+    return any(
+        text.startswith(before) and cell.covered[cell.models.index(model), number].any()
+        for cell in board.cells
+        if model in cell.models
+        for number, text in enumerate(cell.attacks)
+    )
 
 
 def rate(found: Wins) -> Rate:
