@@ -254,6 +254,20 @@ def test_without_the_suite_adaptive_a_model_is_not_attacked_adaptively() -> None
     assert critique(made).rows[0][3].startswith("not run")
 
 
+def test_a_defense_that_classifies_no_image_correctly_has_no_worst_case() -> None:
+    made = defended(BAD, GOOD)
+    places = {cell.name: cell.models.index("a") for cell in made.cells}
+    cells = []
+    for cell in made.cells:
+        correct = cell.correct.copy()
+        correct[places[cell.name]] = False
+        cells.append(replace(cell, correct=correct))
+    for name in ("R5", "R5t"):
+        found = answer(name, replace(made, cells=tuple(cells)))
+        assert "'a' classifies none of these images correctly" in found.caveat
+        assert found.effect is not None and "b 7" in found.caveat
+
+
 def test_the_worst_case_is_taken_image_by_image() -> None:
     mine = first(300), ~first(100, 300)
     rows: dict[str, Any] = {SOURCE: {text("PGD"): 0}}

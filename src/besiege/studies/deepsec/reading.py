@@ -280,7 +280,10 @@ def withstood(board: Board, model: str, *, transfer: bool) -> Held:
             "shown images of the undefended model" if transfer else "attacked by the suite adaptive"
         )
         raise UnknownNameError(f"'{model}' was not {how} within {threat}")
-    return together(parts)
+    found = together(parts)
+    if not len(found.samples):
+        raise UnknownNameError(f"'{model}' classifies none of these images correctly")
+    return found
 
 
 def together(parts: Sequence[Held]) -> Held:
