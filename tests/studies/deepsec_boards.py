@@ -40,8 +40,12 @@ def board(
     texts: Mapping[str, str] | None = None,
     tags: Mapping[str, Mapping[str, str]] | None = None,
     clean: Mapping[str, CleanAnswers] | None = None,
+    adaptive: bool = True,
 ) -> Board:
-    """A board with a cell for each threat; `about` changes figures by threat and model."""
+    """A board with a cell for each threat; `about` changes figures by threat and model.
+
+    `adaptive` adds the suite of that name, which breaks what the attacks on a model itself break.
+    """
     cells: list[BoardCell] = []
     found: list[Any] = []
     for threat, by in threats.items():
@@ -53,12 +57,21 @@ def board(
         cell = replace(cell, threat=threat, norm=norm, data="cifar10", evaluations=places)
         success = cell.success & covered
         cells.append(replace(cell, covered=covered, left=cell.left | ~covered, success=success))
+        if adaptive and threat == form("cifar10", "FGSM").threat:
+            cells.append(_suite(cells[-1]))
     models = tuple(
         BoardModel(name, (texts or {}).get(name, f"zoo:{name}"), name, "Classifier", None,
                    {"role": role, **(tags or {}).get(name, {})})
         for name, role in roles.items()
     )  # fmt: skip
     return Board("deepsec", models, tuple(cells), figures(*found), clean=clean or {})
+
+
+def _suite(cell: BoardCell) -> BoardCell:
+    """A suite that breaks what the attacks of a cell break that were run on the model itself."""
+    own = np.array([not name.startswith("transfer(") for name in cell.attacks])
+    robust = ~(cell.success & own[:, None]).any(1)
+    return replace(cell, name="adaptive", suite=True, robust=robust)
 
 
 def _rows(by: Left, count: int) -> tuple[dict[str, dict[str, Any]], NDArray[np.bool_]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -31,7 +32,13 @@ from besiege.studies.deepsec.attacks import SAME_BUT_GOAL, form, forms
 from besiege.studies.deepsec.critique import POINTS, critique
 from besiege.studies.deepsec.published import DETECTED, REPLAYED, TRANSFERRED, UTILITY_OF_DEFENSES
 from besiege.studies.deepsec.reading import BLUR, COMPRESSED, data_of, look, withstood
-from besiege.studies.deepsec.tables import TABLES, detection, replays, transferability
+from besiege.studies.deepsec.tables import (
+    TABLES,
+    attack_utility,
+    detection,
+    replays,
+    transferability,
+)
 from besiege.studies.study import STUDIES
 
 STUDY = STUDIES.get("deepsec")
@@ -234,6 +241,33 @@ def test_replayed_images_never_count_as_attacks_on_the_model_itself() -> None:
         withstood(made, SOURCE, transfer=True)
 
 
+def test_without_the_suite_adaptive_a_model_is_not_attacked_adaptively() -> None:
+    """Attacks that hidden gradients stop leave everything, and would make any defense universal."""
+    rows = {SOURCE: {text("PGD"): 0}, "a": {text("PGD"): 400, text("PGD", SOURCE): 390}}
+    made = board({LINF: rows}, ALONE | {"a": "defense"}, adaptive=False)
+    found = answer("R5", made)
+    assert (
+        found.verdict == "not run" and "'a' was not attacked by the suite adaptive" in found.caveat
+    )
+    assert answer("R5t", made).verdict == "no"
+    assert replays(made).rows[-1] == ("adaptive, linf", "-")
+    assert critique(made).rows[0][3].startswith("not run")
+
+
+def test_a_defense_that_classifies_no_image_correctly_has_no_worst_case() -> None:
+    made = defended(BAD, GOOD)
+    places = {cell.name: cell.models.index("a") for cell in made.cells}
+    cells = []
+    for cell in made.cells:
+        correct = cell.correct.copy()
+        correct[places[cell.name]] = False
+        cells.append(replace(cell, correct=correct))
+    for name in ("R5", "R5t"):
+        found = answer(name, replace(made, cells=tuple(cells)))
+        assert "'a' classifies none of these images correctly" in found.caveat
+        assert found.effect is not None and "b 7" in found.caveat
+
+
 def test_the_worst_case_is_taken_image_by_image() -> None:
     mine = first(300), ~first(100, 300)
     rows: dict[str, Any] = {SOURCE: {text("PGD"): 0}}
@@ -337,6 +371,47 @@ def test_replayed_and_adaptive_figures_stand_in_one_entry() -> None:
     assert "no robustness" in grid.note
     with pytest.raises(UnknownNameError):
         transferability(made)
+
+
+def test_an_attack_without_a_success_transfers_nothing() -> None:
+    """No image of it can be replayed, and none becomes an error of another model."""
+    rows: dict[str, Any] = {SOURCE: {text("PGD"): 0, text("FGSM"): 400}}
+    rows["a"] = {text("PGD"): 0, text("FGSM"): 100, text("PGD", SOURCE): 100}
+    rows["b"] = {text("PGD"): 0, text("FGSM"): 100}
+    made = board({LINF: rows}, ALONE | {"a": "defense", "b": "defense"})
+    found = {row[0]: row[1:] for row in replays(made).rows}
+    assert found["FGSM"] == ("100.0 / 25.0", "not run"), "b was shown nothing"
+    cell = replace(made.cells[0], covered=made.cells[0].covered & (np.arange(400) < 300))
+    found = {row[0]: row[1:] for row in replays(replace(made, cells=(cell,))).rows}
+    assert found["FGSM"][0] == "not run", "it may still succeed on the others"
+
+
+def test_rows_name_the_steps_that_a_size_chose() -> None:
+    few = f"{text('CW2')}(steps=30)"
+    made = board({"l2 targeted:random": {SOURCE: {few: 400, text("EAD-EN"): 0}}}, ALONE)
+    rows = [row[0] for row in attack_utility(_looking(made, few, text("EAD-EN"))).rows]
+    assert rows == ["CW2, 30 steps", "EAD-EN"]
+
+
+def _looking(made: Any, *texts: str) -> Any:
+    (cell,) = made.cells
+    found = [replace(looks("FGSM"), text=one) for one in texts]
+    evaluations = (replace(made.evaluation(cell, 0), attack_utility=tuple(found)),)
+    return replace(made, figures=replace(made.figures, evaluations=evaluations))
+
+
+def test_an_area_that_is_not_there_is_no_number() -> None:
+    made = guarded((200, 400), (100, 400), "")
+    caught = {text("FGSM"): (0, 400)}
+    none = replace(detections(caught).detection[0], rejected=None, auc=None)
+    evaluations = tuple(
+        replace(one, rejection=replace(one.rejection, detection=(none,)))
+        if one.rejection is not None
+        else one
+        for one in made.figures.evaluations
+    )
+    grid = detection(replace(made, figures=replace(made.figures, evaluations=evaluations)))
+    assert ("FGSM", "not run", "-, -") in grid.rows
 
 
 def test_rates_of_a_table_have_one_denominator() -> None:

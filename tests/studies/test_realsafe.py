@@ -376,7 +376,9 @@ def test_the_worst_case_is_image_by_image_within_one_norm_and_goal() -> None:
             cell("white l2 untargeted", {"cw@realsafe": {"natural": a * 0}}, norm="l2"),
         ]
     )
-    rows = STUDY.table("worst", mine).numbers
+    grid = STUDY.table("worst", mine)
+    assert ("linf untargeted, white", "50.0 % of 4") in [row[:2] for row in grid.rows]
+    rows = grid.numbers
     left = dict(
         zip(zip(rows["norm"], rows["knowledge"], strict=True), rows["accuracy"], strict=True)
     )

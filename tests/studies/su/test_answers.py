@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -198,3 +200,25 @@ def test_an_order_that_is_reversed_is_hardly_ever_confirmed(images: int) -> None
             made.append(Crossed(names, whole[0], hit, whole))
         false += su.in_order(made, level=LEVEL).low > -0.01
     assert false / 400 <= 0.045
+
+
+@pytest.mark.parametrize("right", [1, 0])
+def test_a_model_that_is_correct_on_one_image_or_none_decides_nothing(right: int) -> None:
+    """Of five images drawn again, a third of the draws have none that it classifies correctly."""
+    made = np.ones((4, 5), bool)
+    made[2] = np.arange(5) < right
+    full = matrix(even(0.5, 4), 5)
+    given = replace(full, made=made)
+    found = sizes(spread([0.1, 0.2, 0.3, 0.4], 5), made)
+    family = {name: FAMILY[name] for name in MODELS[:4]}
+    for measure in (
+        lambda: su.stripes([given], ["v1"], level=LEVEL),
+        lambda: su.within_families(given, family, level=LEVEL),
+        lambda: su.in_order([given, full], level=LEVEL),
+        lambda: su.slope(found, level=LEVEL),
+    ):
+        if right:
+            assert verdict(measure()) == "cannot tell"
+        else:
+            with pytest.raises(UnknownNameError, match="'d1' classifies none"):
+                measure()

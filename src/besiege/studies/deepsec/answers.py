@@ -39,6 +39,7 @@ from besiege.studies.deepsec.reading import (
     detected,
     model_of,
     models,
+    must_have,
     replayed,
     rows_of_tables,
     source_of,
@@ -255,17 +256,22 @@ def utility_follows_accuracy(board: Board, *, level: float = LEVEL) -> Measured:
 
 def none_is_universal(board: Board, *, level: float = LEVEL, transfer: bool) -> Measured:
     """Remark 5: the share of images that even the best defense loses, under all attacks."""
-    found = {}
-    for name in models(board, DEFENSE):
-        with suppress(UnknownNameError):
+    found, lacking = {}, []
+    for name in must_have(board, DEFENSE):
+        try:
             found[name] = withstood(board, name, transfer=transfer)
+        except UnknownNameError as problem:
+            lacking.append(str(problem))
+    if not found:
+        raise UnknownNameError("; ".join(lacking))
     told, parts = each(level, len(found)), []
     for name, one in found.items():
         lost = int((~one.held).sum())
         low, high = clopper_pearson(lost, len(one.held), told)
         parts.append(Part(lost / len(one.held), low, high, len(one.held), name))
     listed = ", ".join(f"{part.words} {100 * part.value:.1f}" for part in parts)
-    return least(parts, level, f"Lost by each, in percent: {listed}.{_retrained(board, found)}")
+    said = f"Lost by each, in percent: {listed}.{_retrained(board, found)}"
+    return least(parts, level, f"{said} Left out: {'; '.join(lacking)}." if lacking else said)
 
 
 def _retrained(board: Board, found: dict[str, Held]) -> str:
@@ -277,9 +283,11 @@ def _retrained(board: Board, found: dict[str, Held]) -> str:
 def ensembles_do_not_beat(board: Board, *, level: float = LEVEL, transfer: bool) -> Measured:
     """Remark 8: by how much an ensemble stays below its best member, where that is least."""
     pairs: list[tuple[str, list[str]]] = []
-    for name in models(board, ENSEMBLE):
+    for name in must_have(board, ENSEMBLE):
         if members := members_of(board, name):
             pairs.append((name, members))
+    if not pairs:
+        raise UnknownNameError("no member of an ensemble is a model of this run")
     told, parts, lifts = each(level, len(pairs)), [], []
     for name, members in pairs:
         held = aligned([withstood(board, one, transfer=transfer) for one in (name, *members)])
@@ -316,7 +324,7 @@ def larger_no_easier(board: Board, *, level: float = LEVEL, transfer: bool) -> M
     source = source_of(board) if transfer else ""
     found: list[tuple[str, Rate, Rate]] = []
     areas: list[str] = []
-    for name in models(board, DETECTOR):
+    for name in must_have(board, DETECTOR):
         with suppress(UnknownNameError):
             pair = [detected(board, name, form(data, n), source) for n in ("FGSM", "FGSM, larger")]
             areas += [
@@ -326,6 +334,8 @@ def larger_no_easier(board: Board, *, level: float = LEVEL, transfer: bool) -> M
             ]
             if pair[0].rejected is not None and pair[1].rejected is not None:
                 found.append((name, pair[0].rejected, pair[1].rejected))
+    if not found:
+        raise UnknownNameError("no detector was shown errors under both sizes of FGSM")
     told = each(level, 2 * len(found))
     more = f"Areas under the ROC curve: {', '.join(areas)}." if areas else ""
     return least([_apart(a, b, told, words) for words, a, b in found], level, more)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple, cast, get_args
 
@@ -61,6 +62,13 @@ def data_of(board: Board) -> DataName:
 def models(board: Board, *roles: str) -> list[str]:
     """The models with one of these roles."""
     return [one.name for one in board.models if one.tags.get("role") in roles]
+
+
+def must_have(board: Board, role: str) -> list[str]:
+    """The models with a role; an error where there is none."""
+    if not (found := models(board, role)):
+        raise UnknownNameError(f"no model of this run has the role '{role}'")
+    return found
 
 
 def model_of(board: Board, name: str) -> BoardModel:
@@ -136,7 +144,8 @@ def wins(board: Board, model: str, row: Form, source: str = "") -> Wins:
     Images on which the attack failed on the source were not replayed, and are no successes: every
     rate is of all images that both classify correctly.
     """
-    found = look(board, model, row, source)
+    nothing = _nothing_to_show(board, model, row, source) if source else None
+    found = nothing or look(board, model, row, source)
     cell, place = found.cell, found.row
     right = cell.known[place] & cell.correct[place]
     if source:
@@ -144,7 +153,32 @@ def wins(board: Board, model: str, row: Form, source: str = "") -> Wins:
         right &= cell.known[origin] & cell.correct[origin]
     elif not cell.known[place].any():
         right = cell.covered[place, found.attack] & cell.correct[place]
-    return Wins(cell.samples[right], cell.success[place, found.attack][right])
+    success = np.zeros_like(right) if nothing else cell.success[place, found.attack]
+    return Wins(cell.samples[right], success[right])
+
+
+def _nothing_to_show(board: Board, model: str, row: Form, source: str) -> Found | None:
+    """The row on the source, where it broke nothing that a model could have been shown."""
+    with suppress(UnknownNameError):
+        made = look(board, source, row)
+        cell = made.cell
+        judged = cell.known[made.row] & cell.correct[made.row]
+        tried = cell.covered[made.row, made.attack]
+        failed = not cell.success[made.row, made.attack].any() and tried[judged].all()
+        if failed and model in cell.models and _is_shown(board, model, source):
+            return replace(made, row=cell.models.index(model))
+    return None
+
+
+def _is_shown(board: Board, model: str, source: str) -> bool:
+    """Whether a model is shown images of another one at all."""
+    before = str(Origin(source, "@", "", False)).partition("@")[0]
+    return any(
+        text.startswith(before) and cell.covered[cell.models.index(model), number].any()
+        for cell in board.cells
+        if model in cell.models
+        for number, text in enumerate(cell.attacks)
+    )
 
 
 def rate(found: Wins) -> Rate:
@@ -220,6 +254,7 @@ def withstood(board: Board, model: str, *, transfer: bool) -> Held:
     """
     threat = form(data_of(board), "FGSM").threat
     parts: list[Held] = []
+    adaptive = False
     for cell in in_threat(board, threat):
         if model not in cell.models or any(cell.sources):
             continue
@@ -238,12 +273,18 @@ def withstood(board: Board, model: str, *, transfer: bool) -> Held:
         right = known & cell.correct[place]
         broken: Mask = np.asarray(cell.success[place, mine].any(0))
         if cell.suite and not transfer:
-            broken = ~cell.robust[place]
+            broken, adaptive = ~cell.robust[place], True
         parts.append(Held(cell.samples[right], ~broken[right]))
-    if not parts:
-        how = "shown images of the undefended model" if transfer else "attacked"
+    # Other attacks leave much where gradients are hidden: without the suite nothing is adaptive.
+    if not parts or not (transfer or adaptive):
+        how = (
+            "shown images of the undefended model" if transfer else "attacked by the suite adaptive"
+        )
         raise UnknownNameError(f"'{model}' was not {how} within {threat}")
-    return together(parts)
+    found = together(parts)
+    if not len(found.samples):
+        raise UnknownNameError(f"'{model}' classifies none of these images correctly")
+    return found
 
 
 def together(parts: Sequence[Held]) -> Held:

@@ -6,6 +6,7 @@ the same images as its denominator for all attacks.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from itertools import product
@@ -38,6 +39,7 @@ from besiege.studies.deepsec.reading import (
     OTHERS,
     data_of,
     detected,
+    look,
     model_of,
     models,
     rate,
@@ -85,7 +87,7 @@ def attack_utility(board: Board) -> Grid:
     """Tables III and XIV: what the successes on the undefended model look like."""
     found = [_utility(board, row) for row in rows_of_tables(board)]
     columns = ("MR", "n", *_LOOKS, "RGB", "RIC", "passes", "seconds")
-    rows = tuple((one["attack"], *(_shown(one, name) for name in columns)) for one in found)
+    rows = tuple((one["as run"], *(_shown(one, name) for name in columns)) for one in found)
     note = (
         f"On '{source_of(board)}'. MR is of {found[0]['N']:,} or fewer images that it classifies "
         "correctly, the same for all attacks of a cell; everything else is a mean over the n "
@@ -98,11 +100,18 @@ def attack_utility(board: Board) -> Grid:
     return Grid("Tables III and XIV: attack utility", heads, rows, note, rows_of(found))
 
 
+def called(board: Board, row: Form) -> str:
+    """The name of a row, with the number of steps where this was chosen: few find little."""
+    chosen = re.search(r"\(steps=(\d+)\)$", look(board, source_of(board), row).text)
+    return f"{row.name}, {int(chosen[1]):,} steps" if chosen else row.name
+
+
 def _utility(board: Board, row: Form) -> dict[str, Any]:
     source, data = source_of(board), data_of(board)
     found = utility_of(board, source, row)
     mr = found.mr if found.mr is not None else rate(wins(board, source, row))
-    one: dict[str, Any] = {"attack": row.name, "N": mr.count, "n": found.count, "MR": mr.value}
+    named = {"attack": row.name, "as run": called(board, row)}
+    one: dict[str, Any] = {**named, "N": mr.count, "n": found.count, "MR": mr.value}
     for name, own in _LOOKS.items():
         one[name] = _number(found, own)
     for name, layer in (("RGB", BLUR), ("RIC", COMPRESSED)):
@@ -200,7 +209,7 @@ def _beside_adaptive(
     data, source = data_of(board), source_of(board)
     rows, numbers = [], []
     for row in rows_of_tables(board):
-        line = [row.name]
+        line = [called(board, row)]
         for name in names:
             pair = [_held(board, name, row, source), _held(board, name, row, "")]
             value = printed(of, data, row.name, theirs[name])
@@ -267,14 +276,14 @@ def detection(board: Board) -> Grid:
     data, source, names = data_of(board), source_of(board), models(board, DETECTOR)
     rows, numbers = [], []
     for row in rows_of_tables(board):
-        line = [row.name]
+        line = [called(board, row)]
         for name, made_on in product(names, (source, "")):
             theirs = model_of(board, name).tags.get(STANDS_FOR, "")
             shown = "not run"
             with suppress(UnknownNameError):
                 one = detected(board, name, row, made_on)
                 area = np.nan if one.auc is None else one.auc.value
-                shown = f"{percent(one.rejected)}, {area:.3f}"
+                shown = f"{percent(one.rejected)}, {'-' if np.isnan(area) else f'{area:.3f}'}"
                 value = printed(DETECTED, data, row.name, f"{theirs} AUC") if made_on else np.nan
                 shown = beside(shown, value / 100, 3)
                 numbers.append(
@@ -330,7 +339,7 @@ def transferability(board: Board) -> Grid:
     data, source, names = data_of(board), source_of(board), models(board, *OTHERS)
     rows, numbers = [], []
     for row in rows_of_tables(board):
-        line = [row.name]
+        line = [called(board, row)]
         for name in names:
             shown, role = "not run", model_of(board, name).tags["role"]
             with suppress(UnknownNameError):

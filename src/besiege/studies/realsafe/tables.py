@@ -255,7 +255,7 @@ def _left(
 
 
 def _share(one: Mapping[str, Any] | None) -> str:
-    return "" if one is None else f"{100 * one['accuracy']:.1f} of {one['images']:,}"
+    return "" if one is None else f"{100 * one['accuracy']:.1f} % of {one['images']:,}"
 
 
 def readings(board: Board) -> list[str]:

@@ -37,6 +37,7 @@ def slope(
     """
     given = None if errors is None else [errors[model] for model in found.models]
     wrong, sizes = found.known & ~found.correct, found.size
+    _must_be_right_somewhere(found.models, found.among)
     law = law_of(wrong, sizes, found.among, level=level, error=given, median=True)
     line = law.on_frontier or law.of_all
     if line is None:
@@ -174,6 +175,7 @@ def no_measure(confident: Sizes, found: Sizes, *, level: float = LEVEL) -> Measu
     """S9: how far the rank correlation of failures at a high confidence with distortion is below
     0.8, from which on the one would stand for the other.
     """
+    _must_be_right_somewhere(found.models, found.among)
     if confident.models != found.models:
         raise UnknownNameError(f"'{confident.name}' and '{found.name}' have other models")
     images = found.size.shape[1]
@@ -208,6 +210,13 @@ def _endless(found: Sizes) -> Numbers:
     return np.where(np.isnan(found.size), np.inf, found.size)
 
 
+def _must_be_right_somewhere(models: Sequence[str], right: NDArray[np.bool_]) -> None:
+    """Refuse a model without an image that it classifies correctly: nothing was made on it."""
+    for name, mine in zip(models, right, strict=True):
+        if not mine.any():
+            raise UnknownNameError(f"'{name}' classifies none of these images correctly")
+
+
 def _place(model: str, models: Sequence[str]) -> int:
     if model not in models:
         raise UnknownNameError(f"no model here is '{model}': {near(model, models)}")
@@ -225,6 +234,7 @@ def _between(values: Numbers, where: NDArray[np.intp]) -> float:
 def _rates(given: Crossed, level: float) -> tuple[Numbers, Numbers]:
     """The rates of transfer ``[1, sources, targets]``, and those of all resamples."""
     n, images = len(given.models), given.hit.shape[2]
+    _must_be_right_somewhere(given.models, given.made)
     made = np.broadcast_to(given.made[:, None], given.hit.shape).reshape(n * n, images)
     hit = given.hit.reshape(n * n, images)
     once = Resampling(np.ones((1, images), np.float32))
@@ -283,6 +293,9 @@ def _measured(
     """
     tail = (1 - level) / 2
     drawn = many.astype(np.float64)
+    if (unknown := np.isnan(drawn)).mean() > tail:
+        return _open(images, level, f"{said} A model is correct on too few images to resample.")
+    drawn = drawn[~unknown]
     low, high = (float(end) for end in np.quantile(drawn, (tail, 1 - tail)))
     unseen = -np.log(tail) / images if shares else 0.0
     low, high = min(low, value - unseen), max(high, value + unseen)
