@@ -50,6 +50,17 @@ def unexamined() -> Iterator[pytest.MonkeyPatch]:
         yield patch
 
 
+@pytest.fixture(scope="session", autouse=True)
+def buffered() -> Iterator[None]:
+    """Files are not forced to the disk, which protects from a power cut only.
+
+    An evaluation does that 26 times, and waits longer for the disk than it computes.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)
+        yield
+
+
 @pytest.fixture
 def examined(monkeypatch: pytest.MonkeyPatch) -> None:
     """Evaluations are examined, as those of users are."""
