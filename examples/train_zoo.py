@@ -65,6 +65,8 @@ class Model:
     also : tuple of str
         Further attacks and threats, such as ``"pgd(steps=20) l2:0.5"``, under which it is measured
         on all images.
+    beside : tuple of str
+        The same, on the images of AutoAttack.
     """
 
     data: str
@@ -75,6 +77,7 @@ class Model:
     draws: int = 50
     few: int = 1000
     also: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
 
 
 def _digits(recipe: str, arch: str = "digits_cnn") -> Model:
@@ -166,15 +169,22 @@ MODELS = {
     ),
     "cifar10-fast-at": _cifar("fast-at", "resnet20", ">= 74", ">= 36"),
     # Fine-tuned: the first 115 epochs are those of adversarial training without pairs.
-    "cifar10-alp": _cifar(
-        "alp(epochs=5, rate=0.05, decay=2e-4)",
-        "zoo:cifar10-resnet20-pgd-at",
-        ">= 73",
-        "36 to 43",
-        *_STEPS,
+    "cifar10-alp": replace(
+        _cifar(
+            "alp(epochs=5, rate=0.05, decay=2e-4)",
+            "zoo:cifar10-resnet20-pgd-at",
+            ">= 73",
+            "36 to 43",
+        ),
+        beside=_STEPS,
     ),
+    # Fine-tuned: trained for 30 epochs from the start it reached 73.8 % clean. The gradients of a
+    # natural network are ten times those of this one, which the penalty would destroy.
     "cifar10-igr": _cifar(
-        "igr(epochs=10, rate=0.1, decay=2e-4)", "zoo:cifar10-natural", ">= 75", "3 to 25"
+        "igr(epochs=7, optimiser='adam', rate=1e-3, decay=0)",
+        "zoo:cifar10-eat",
+        ">= 75",
+        "3 to 25",
     ),
     "cifar10-nat": _cifar("nat(epochs=30)", "resnet20", ">= 85", "<= 10"),
     "cifar10-eat": _cifar("eat(epochs=45)", "resnet20", ">= 85", "<= 10"),
@@ -228,9 +238,10 @@ def measured(model: Model, source: str, count: int | None, folder: Path) -> dict
         ("pgd20", model.threat, {"attacks": [attack]}, few if victim.stochastic else test),
         ("autoattack", model.threat, {"suite": suite}, few),
     ]
-    for text in model.also:
-        attack, threat = text.rsplit(" ", 1)
-        kinds.append((text, threat, {"attacks": [attack]}, test))
+    for texts, samples in ((model.also, test), (model.beside, few)):
+        for text in texts:
+            attack, threat = text.rsplit(" ", 1)
+            kinds.append((text, threat, {"attacks": [attack]}, samples))
     for number, (name, threat, given, samples) in enumerate(kinds):
         result = besiege.evaluate(
             victim,
@@ -364,7 +375,7 @@ def with_figures(model: Model, card: dict[str, Any], figures: dict[str, str]) ->
     """A card with what was measured and what was expected."""
     if is_network(model):
         return card | {"measured": figures}
-    also = {text: figures[text] for text in model.also}
+    also = {text: figures[text] for text in model.also + model.beside}
     accuracy = {name: text for name, text in figures.items() if name not in also}
     expected = {figure: text for figure, text in model.expected.items() if text}
     found = {"threat": model.threat, "accuracy": accuracy, "also": also, "expected": expected}

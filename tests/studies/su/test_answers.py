@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -211,12 +213,13 @@ def test_a_model_that_is_correct_on_one_image_or_none_decides_nothing(right: int
     given = replace(full, made=made)
     found = sizes(spread([0.1, 0.2, 0.3, 0.4], 5), made)
     family = {name: FAMILY[name] for name in MODELS[:4]}
-    for measure in (
+    measures: tuple[Callable[[], Any], ...] = (
         lambda: su.stripes([given], ["v1"], level=LEVEL),
         lambda: su.within_families(given, family, level=LEVEL),
         lambda: su.in_order([given, full], level=LEVEL),
         lambda: su.slope(found, level=LEVEL),
-    ):
+    )
+    for measure in measures:
         if right:
             assert verdict(measure()) == "cannot tell"
         else:
