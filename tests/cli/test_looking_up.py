@@ -280,9 +280,9 @@ def test_numbers_of_255ths_are_shown_as_they_are_written(besiege: Besiege) -> No
     shown = besiege("defenses").out
     assert "eps=16/255" in shown and "sigma=16/255" in shown and "0.0627" not in shown
     assert json.loads(besiege("show", "randmix", "--json").out)["parameters"]["sigma"] == "16/255"
-    assert json.loads(besiege("show", "pgd@madry-mnist", "--json").out)["parameters"]["schedule"] == (
-        "constant(step=1/30)"
-    )
+    assert json.loads(besiege("show", "pgd@madry-mnist", "--json").out)["parameters"][
+        "schedule"
+    ] == ("constant(step=1/30)")
 
 
 def test_names_of_listings_are_not_broken(besiege: Besiege) -> None:
