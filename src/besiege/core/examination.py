@@ -14,14 +14,14 @@ Enough = Literal["yes", "no", "unknown", "not asked"]
 MEANINGS: Final[Mapping[str, str]] = {
     "gradients match finite differences": "Slopes that the gradient promises are compared with "
     "how the answers change when an image is moved a little; they must correlate to 0.95.",
-    "gradients lower the margin within the budget": "Images are moved along the gradient by a quarter "
-    "and by half of the budget. One of these moves must lower the margin at least twice as much as "
-    "a random move does, or by 15 % of what the gradient promises.",
+    "gradients lower the margin within the budget": "Images are moved along the gradient by a "
+    "quarter and by half of the budget. One of these moves must lower the margin at least twice as "
+    "much as a random move does, or by 15 % of what the gradient promises.",
     "an image gets one answer": "The same images are sent alone, in other batches, again, and to a "
     "fresh copy of the model; all answers must be the same up to rounding.",
-    "scores near the images are finite and vary": "Scores along a segment from each image to the edge of "
-    "the budget must be finite. On more than three quarters of the segments, they must change "
-    "everywhere and not in steps.",
+    "scores near the images are finite and vary": "Scores along a segment from each image to the "
+    "edge of the budget must be finite. On more than three quarters of the segments, they must "
+    "change everywhere and not in steps.",
     "attacks without gradients break no more": "Guards and other attacks without gradients may "
     "break at most one in fifty of the images that the gradient-based attacks left; a single "
     "image is allowed, however few there are.",
@@ -30,9 +30,9 @@ MEANINGS: Final[Mapping[str, str]] = {
     "single image is allowed, however few there are.",
     "answers are the same after the attacks": "The model that all attacks queried must answer as "
     "a fresh copy does.",
-    "the attacks find known adversarial examples": "The last layer is replaced such that an adversarial "
-    "example of each image is known. The attacks must find 95 % of these examples; a lower share "
-    "passes if its 95 % interval contains 95 %.",
+    "the attacks find known adversarial examples": "The last layer is replaced such that an "
+    "adversarial example of each image is known. The attacks must find 95 % of these examples; a "
+    "lower share passes if its 95 % interval contains 95 %.",
 }
 """What each check does, and what is enough to pass it."""
 
