@@ -23,13 +23,13 @@ pytestmark = pytest.mark.usefixtures("examined")
 
 ASK: dict[str, Any] = {"threat": "linf:0.15", "count": 30, "curve": False}
 NAMES = [
-    "gradients are those of the answers",
-    "gradients lead downhill within the budget",
-    "one image, one answer",
-    "answers near the images are answers",
-    "attacks without gradients find no more",
+    "gradients match finite differences",
+    "gradients lower the margin within the budget",
+    "an image gets one answer",
+    "scores near the images are finite and vary",
+    "attacks without gradients break no more",
     "answers are the same after the attacks",
-    "the attacks find known examples",
+    "the attacks find known adversarial examples",
 ]
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from rich.console import Console
 from rich.text import Text
 from tests.cli.conftest import Besiege
@@ -19,6 +20,7 @@ from besiege.bench.overview import open_run
 from besiege.bench.spec import Machine, Request
 from besiege.cli import screen
 from besiege.cli.evaluate import default_folder
+from besiege.models import load
 
 ASK = ("evaluate", "zoo:digits-natural", "--data", "digits", "--threat", "linf:0.15")
 SMALL = (*ASK, "--count", "20", "--attacks", "fgsm,pgd(steps=3)", "--shard", "10")
@@ -375,3 +377,18 @@ def test_an_attack_that_ignores_a_defense_leads_to_those_that_know_it(besiege: B
     said = besiege(*words, "--out", "run")
     assert re.search(r"^oblivious\(pgd\),.*\ntransfer", said.out, re.M)
     assert "W33 warning" in said.out and "--suite adaptive" in said.out
+
+
+def test_weights_without_a_normalisation_are_asked_about_it(
+    besiege: Besiege, tmp_path: Path
+) -> None:
+    """Without mean and std, a network may classify a third of the images correctly, and run on."""
+    torch.save(load("zoo:digits-natural").module.state_dict(), tmp_path / "w.pt")
+    words = ["--data", "digits", "--count", "4", "--threat", "linf:0.1", "--attacks", "fgsm"]
+    words += ["--no-curve", "--no-page", "--examine", "none"]
+    asked = 'write "digits_cnn(mean=..., std=...):w.pt"'
+    assert asked in besiege("evaluate", "digits_cnn:w.pt", *words, "--out", "one").flat
+    assert asked not in besiege("evaluate", "digits_cnn:w.pt", *words, "--out", "one").flat, "again"
+    told = besiege("evaluate", "digits_cnn(mean=0, std=1):w.pt", *words, "--out", "two")
+    assert told.code == 0 and "(mean=..." not in told.flat
+    assert "(mean=..." not in besiege("evaluate", "zoo:digits-natural", *words).flat

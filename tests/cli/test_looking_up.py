@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import pkgutil
 import re
 import shlex
 
 import pytest
+from cyclopts import App
 from tests.cli.conftest import Besiege
 
+from besiege import cli
 from besiege.attacks.attack import PIECES, parse
 from besiege.attacks.suites import SUITES
 from besiege.cli.lookup import look_up
@@ -16,6 +20,7 @@ from besiege.core.attack_registry import ATTACKS
 from besiege.core.presets import PRESETS
 from besiege.data.catalogue import CATALOGUE as DATA
 from besiege.defenses.layers import LAYERS
+from besiege.defenses.presets import FORMS
 from besiege.models.catalogue import CATALOGUE, listing
 from besiege.training.catalogue import CATALOGUE as FAMILIES
 from besiege.training.objectives import OBJECTIVES
@@ -269,6 +274,32 @@ def test_defenses(besiege: Besiege) -> None:
     assert told["bits"]["gradient"] == "of a surrogate" and told["adapt"]["gradient"] == "its own"
     assert told["resize_pad"]["stochastic"] and not told["bits"]["stochastic"]
     assert told["bits"]["parameters"] == {"depth": "4", "levels": "None", "how": "'round'"}
+
+
+def test_numbers_of_255ths_are_shown_as_they_are_written(besiege: Besiege) -> None:
+    shown = besiege("defenses").out
+    assert "eps=16/255" in shown and "sigma=16/255" in shown and "0.0627" not in shown
+    assert json.loads(besiege("show", "randmix", "--json").out)["parameters"]["sigma"] == "16/255"
+    assert json.loads(besiege("show", "pgd@madry-mnist", "--json").out)["parameters"][
+        "schedule"
+    ] == ("constant(step=1/30)")
+
+
+def test_names_of_listings_are_not_broken(besiege: Besiege) -> None:
+    """At 80 columns, where the tests run: a broken name can be neither read nor copied."""
+    presets = {line.split()[0] for line in besiege("attacks", "--presets").out.splitlines() if line}
+    assert set(PRESETS.names()) <= presets
+    forms = {line.split()[0] for line in besiege("defenses").out.splitlines() if line}
+    assert set(FORMS) <= forms
+
+
+def test_examples_of_help_pages_fit_into_80_columns() -> None:
+    """A longer line is folded, and what is copied of it is two commands."""
+    for module in pkgutil.iter_modules(cli.__path__):
+        found = vars(importlib.import_module(f"{cli.__name__}.{module.name}")).values()
+        for app in (one for one in found if isinstance(one, App)):
+            for line in (app.help_epilogue or "").splitlines():
+                assert len(line) <= 80, f"besiege {app.name[0]}: {line}"
 
 
 def test_a_layer_is_shown_with_its_parameters(besiege: Besiege) -> None:

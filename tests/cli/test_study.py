@@ -323,3 +323,10 @@ def test_autoattack_shows_the_parts_beside_what_cards_report(besiege: Besiege) -
     assert table["rows"][0][9] == "not run", "no suite was run"
     verdicts = {one["id"]: one["verdict"] for one in content["answers"]}
     assert verdicts["A1"] == "cannot tell" and verdicts["A16"] == "not run"
+
+
+def test_what_a_study_would_run_is_shown_in_80_columns_with_whole_names(besiege: Besiege) -> None:
+    shown = besiege("study", "realsafe", "--data", "digits", "--size", "smoke", "--show").out
+    assert max(map(len, shown.splitlines())) <= 80
+    for name in ("targeted:random", "nattack@realsafe", "spsa@realsafe-code-l2", "evolutionary@"):
+        assert name in shown

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from besiege.metrics import Evidence, Rows, Trial
+from besiege.metrics.attack_utility import attack_utility_figures
 from besiege.metrics.cascade import cascade_figures, fates, first_place
 from besiege.metrics.figures import attack_figures
 from besiege.metrics.registry import Case
@@ -106,3 +107,4 @@ def test_a_suite_counts_an_image_once_that_it_attacks_again() -> None:
     case = evidence(trial("a", [1, 3, 5, 7, 9], [3, 5]), again, chained=True)
     assert counted(case) == [(1, None), (1, None)]
     assert attack_figures(Case(case))[1].median_distance == 0.5, "of the image that it broke first"
+    assert [one.count for one in attack_utility_figures(Case(case))] == [1, 1]

@@ -90,7 +90,7 @@ def _print_presets(as_json: bool) -> None:
         worst = min(preset.checks, key=lambda one: one.equal / one.rows, default=None)
         equal = "none" if worst is None else f"{worst.equal} of {worst.rows}"
         rows.add_row(Text(preset.name, "bold"), preset.source, equal + " *" * bool(preset.differs))
-    console.print(rows)
+    console.print(screen.whole_names(rows, console.width))
     console.print()
     console.print(
         "equal rows: in comparisons with other implementations, the worst of each. * something "

@@ -26,8 +26,8 @@ command = App(
     name="certify",
     help_epilogue=examples(
         "besiege certify zoo:digits-pgd-at --data digits --threat linf:0.05",
-        "besiege certify public:cifar10_oval_base_kw --data cifar10 --threat linf:2/255 \\",
-        "  --method complete --seconds 10 --count 100",
+        "besiege certify public:cifar10_oval_base_kw --data cifar10 \\",
+        "  --threat linf:2/255 --method complete --seconds 10 --count 100",
     ),
 )
 

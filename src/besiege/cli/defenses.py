@@ -20,7 +20,8 @@ command = App(
     help_epilogue=examples(
         "besiege defenses",
         "besiege show bits",
-        'besiege evaluate "zoo:digits-natural+bits(depth=3)" --data digits --threat linf:0.15',
+        'besiege evaluate "zoo:digits-natural+bits(depth=3)" --data digits \\',
+        "  --threat linf:0.15",
     ),
 )
 
@@ -44,7 +45,8 @@ def defenses(*, as_json: AsJson = False) -> None:
     for line in found:
         values = [f"{name}={value}" for name, value in line["parameters"].items()]
         random = "stochastic" if line["stochastic"] else "none"
-        rows.add_row(Text(line["name"], "bold"), random, line["gradient"], ", ".join(values))
+        text = screen.Spelled(", ".join(values))
+        rows.add_row(Text(line["name"], "bold"), random, line["gradient"], text)
     console.print(rows)
     console.print()
     rows = screen.columns("defense", "what it does")
@@ -59,8 +61,8 @@ def defenses(*, as_json: AsJson = False) -> None:
     console.print()
     rows = screen.columns("published form", "stands for")
     for form in FORMS.values():
-        rows.add_row(Text(form.name, "bold"), form.text)
-    console.print(rows)
+        rows.add_row(Text(form.name, "bold"), screen.Spelled(form.text))
+    console.print(screen.whole_names(rows, console.width))
     console.print()
     screen.say(
         console,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from besiege.core.errors import BesiegeError, UnknownNameError, near
 from besiege.core.rules import CODED, SURROGATE, TITLES
+from besiege.core.text import fractions
 
 if TYPE_CHECKING:
     from besiege.core.presets import Preset
@@ -319,7 +320,7 @@ def _attack(name: str, attack: Any) -> Found:
         "revision": attack.revision,
         **published(name),
     }
-    values = {f.name: LANGUAGE.text(getattr(attack, f.name)) for f in parameters(attack)}
+    values = {f.name: fractions(LANGUAGE.text(getattr(attack, f.name))) for f in parameters(attack)}
     return Found("attack", name, told(attack), facts, values)
 
 
@@ -342,7 +343,7 @@ def defaults(cls: Any) -> dict[str, str]:
     usual = {}
     for f in parameters(cls):
         value = f.default_factory() if f.default_factory is not MISSING else f.default
-        usual[f.name] = "required" if value is MISSING else LANGUAGE.text(value)
+        usual[f.name] = "required" if value is MISSING else fractions(LANGUAGE.text(value))
     return usual
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # slow to import
     from besiege.bench.work_estimate import Event
 
 T = TypeVar("T")
+NEW = "records are kept in"
 DONE = "nothing is left to do: all records are in"
 
 
@@ -55,13 +56,27 @@ class Beginning:
                         screen.err(), Text(f"{one}: its own command writes it again", "yellow")
                     )
             screen.verbatim(screen.err(), Text(f"{self._state} {self._folder}", "dim"))
+            self._ask_for_normalisation()
         if self._state is not DONE:  # or what was done before would seem to be done now
             self._watch(event)
+
+    def _ask_for_normalisation(self) -> None:
+        """Name models that lack it, before hours are spent: W15 fires at chance only."""
+        from besiege.models.sources import unnormalised
+
+        texts = (plan.request.model for plan in self._plans if self._state == NEW)
+        for text in dict.fromkeys(one for one in texts if one and unnormalised(one)):
+            architecture, _, path = text.partition(":")
+            written = f"{architecture.partition('(')[0]}(mean=..., std=...):{path}"
+            screen.note(
+                f"{text} takes images as they are, from 0 to 1. If its network was trained on "
+                f'normalised images, write "{written}".'
+            )
 
     def _found(self) -> str:
         """The state of the run folder: new, resumed, changed or complete."""
         if self._run is None:
-            return "records are kept in"
+            return NEW
         from besiege.bench.overview import status
 
         before = {plan.series: plan.name for plan in self._run.current}

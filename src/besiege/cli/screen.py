@@ -13,10 +13,12 @@ from typing import Any, NoReturn, TextIO
 
 from rich.cells import cell_len
 from rich.console import Console
+from rich.containers import Lines
 from rich.table import Table
 from rich.text import Text
 
 from besiege.report.console import Harmless
+from besiege.report.formats import broken_up
 
 _LONGEST = 6000
 """Longest error message, in characters: all problems of a benchmark are one message."""
@@ -152,11 +154,31 @@ def print_json(value: Any) -> None:
     results().write(json.dumps(value, indent=1, default=str) + "\n")
 
 
+class Spelled(Text):
+    """A text such as ``minimal(pgd(steps=20))``, whose lines end after punctuation."""
+
+    def wrap(self, console: Console, width: int, *args: Any, **options: Any) -> Lines:
+        broken = Text(broken_up(self.plain, width), self.style, end=self.end)
+        return broken.wrap(console, width, *args, **options)
+
+
 def columns(*names: str, right: tuple[str, ...] = ()) -> Table:
-    """A table without a frame, in which long cells are folded."""
+    """A table without a frame, in which long cells are folded, but for numbers to the right."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name in names:
-        table.add_column(name, overflow="fold", justify="right" if name in right else "left")
+        if name in right:
+            table.add_column(name, overflow="fold", justify="right", no_wrap=True)
+        else:
+            table.add_column(name, overflow="fold")
+    return table
+
+
+def whole_names(table: Table, width: int) -> Table:
+    """A table whose first column is not folded where it takes half of the width or less."""
+    first = table.columns[0]
+    longest = max((cell_len(str(cell)) for cell in first.cells), default=0)
+    if 2 * longest <= width:
+        first.no_wrap = True
     return table
 
 

@@ -6,6 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
 from rich.text import Text
 
 from besiege.bench.benchmark import Benchmark, Cell
@@ -25,6 +28,8 @@ command = App(
     name="spec",
     help_epilogue=examples("besiege spec check digits.toml", "besiege spec show digits.toml"),
 )
+_WIDE = 100
+"""Characters in which three columns of names have room."""
 Spec = Annotated[Place, Parameter(metavar="SPEC")]
 
 
@@ -145,7 +150,8 @@ def _print(benchmark: Benchmark, found: Forecast) -> None:
         if name in found.paces:
             pace = found.paces[name]
             words = text if isinstance(text, str) else text.text
-            models.add_row(name, short(words), *map(_milliseconds, (pace.forward, pace.both)))
+            paces = map(_milliseconds, (pace.forward, pace.both))
+            models.add_row(name, screen.Spelled(short(words)), *paces)
     out.print(models)
     out.print()
     if found.trainings:
@@ -154,15 +160,14 @@ def _print(benchmark: Benchmark, found: Forecast) -> None:
         )
         for training in found.trainings:
             time = _duration(training.seconds)
-            first.add_row(training.model, short(training.recipe), str(training.epochs), time)
+            recipe = screen.Spelled(short(training.recipe))
+            first.add_row(training.model, recipe, str(training.epochs), time)
         out.print(first)
         out.print()
-    headings = ("models", "tasks", "time", "images")
-    cells = screen.columns("cell", "threat", "attacks", *headings, right=headings)
-    for one in found.cells:
-        cells.add_row(*_row(benchmark.cell(one.cell), one))
-    total = (f"{found.tasks:,}", _duration(found.seconds), gigabytes(found.image_bytes))
-    cells.add_row("in all", "", "", "", *total)
+    cells = _cells(benchmark, found, ("cell", "threat", "attacks"))
+    whole = out.measure(cells, options=out.options.update(max_width=1000)).maximum
+    if out.width < min(whole, _WIDE):
+        cells = _cells(benchmark, found, ("cell",))
     out.print(cells)
     out.print()
     kept = {"all": "all stay", "shown": "24 an evaluation stay", "none": "none stays"}
@@ -175,6 +180,25 @@ def _print(benchmark: Benchmark, found: Forecast) -> None:
             "dim",
         ),
     )
+
+
+def _cells(benchmark: Benchmark, found: Forecast, names: tuple[str, ...]) -> Table:
+    """A row for each cell; with one column of names, what a cell is stands below its name."""
+    headings = ("models", "tasks", "time", "images")
+    table = screen.columns(*names, *headings, right=headings)
+    for one in found.cells:
+        name, *about, models, tasks, time, size = _row(benchmark.cell(one.cell), one)
+        table.add_row(*_named(name, about, len(names)), models, tasks, time, size)
+    total = (f"{found.tasks:,}", _duration(found.seconds), gigabytes(found.image_bytes))
+    table.add_row("in all", *[""] * len(names), *total)
+    return table
+
+
+def _named(name: str, about: list[str], columns: int) -> list[RenderableType]:
+    if columns > 1:
+        return [Text(name), *map(screen.Spelled, about)]
+    below = [Padding(screen.Spelled(one, "dim"), (0, 0, 0, 2)) for one in about]
+    return [Group(name, *below)]
 
 
 def _row(declared: Cell, found: CellForecast) -> list[str]:

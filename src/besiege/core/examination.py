@@ -12,26 +12,27 @@ Outcome = Literal["passed", "failed", "not applicable", "not run"]
 Enough = Literal["yes", "no", "unknown", "not asked"]
 
 MEANINGS: Final[Mapping[str, str]] = {
-    "gradients are those of the answers": "Slopes that the gradient promises are compared with "
+    "gradients match finite differences": "Slopes that the gradient promises are compared with "
     "how the answers change when an image is moved a little; they must correlate to 0.95.",
-    "gradients lead downhill within the budget": "Moves along the gradient, a quarter or half of "
-    "the budget long, must lower the margin at least twice as much as random moves, or by 15 % of "
-    "what the gradient promises.",
-    "one image, one answer": "The same images are sent alone, in other batches, again, and to a "
+    "gradients lower the margin within the budget": "Images are moved along the gradient by a "
+    "quarter and by half of the budget. One of these moves must lower the margin at least twice as "
+    "much as a random move does, or by 15 % of what the gradient promises.",
+    "an image gets one answer": "The same images are sent alone, in other batches, again, and to a "
     "fresh copy of the model; all answers must be the same up to rounding.",
-    "answers near the images are answers": "Scores along a segment from each image to the edge of "
-    "the budget must be finite and must not stand still or move in steps; a quarter of the "
-    "segments may.",
-    "attacks without gradients find no more": "Guards and other attacks without gradients may "
+    "scores near the images are finite and vary": "Scores along a segment from each image to the "
+    "edge of the budget must be finite. On more than three quarters of the segments, they must "
+    "change everywhere and not in steps.",
+    "attacks without gradients break no more": "Guards and other attacks without gradients may "
     "break at most one in fifty of the images that the gradient-based attacks left; a single "
     "image is allowed, however few there are.",
-    "attacks that know the defense find no less": "An attack that ignores the defense (oblivious) "
+    "attacks that know the defense break no less": "An attack that ignores the defense (oblivious) "
     "may break at most one in fifty of the images that the attacks on the model itself left; a "
     "single image is allowed, however few there are.",
     "answers are the same after the attacks": "The model that all attacks queried must answer as "
     "a fresh copy does.",
-    "the attacks find known examples": "Images with an adversarial example that is known to exist "
-    "are made by another last layer; the attacks must find 95 % of them, within the interval.",
+    "the attacks find known adversarial examples": "The last layer is replaced such that an "
+    "adversarial example of each image is known. The attacks must find 95 % of these examples; a "
+    "lower share passes if its 95 % interval contains 95 %.",
 }
 """What each check does, and what is enough to pass it."""
 
@@ -43,7 +44,7 @@ class Check:
     Attributes
     ----------
     name : str
-        What must hold, in a few words: ``gradients are those of the answers``.
+        What must hold, in a few words: ``gradients match finite differences``.
     outcome : {"passed", "failed", "not applicable", "not run"}
         ``not applicable``: there is nothing to check, such as gradients of a black box.
     number : str
@@ -97,7 +98,7 @@ class Examination:
 
     Examples
     --------
-    >>> passed = Check("one image, one answer", "passed", "16 of 16 images")
+    >>> passed = Check("an image gets one answer", "passed", "16 of 16 images")
     >>> Examination((passed,)).enough
     'yes'
     >>> Examination((passed, Check("attacks are strong enough", "not run"))).enough

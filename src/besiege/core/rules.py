@@ -55,7 +55,7 @@ TITLES: Final[Mapping[str, str]] = {
     "W44": "Not as published",
     "W45": "Wrong gradient",
     "W46": "Depends on more than the image",
-    "W47": "Answers that are no answers",
+    "W47": "Answers without information",
     "W48": "Attacks too weak for this model",
     "W49": "Lost in transfer",
     "W50": "Images made elsewhere do better",

@@ -71,6 +71,27 @@ def number(text: str) -> Fraction:
     raise InputError(f"'{short(text)}' is not a number: write for example 20, 0.5 or 8/255")
 
 
+def fractions(text: str) -> str:
+    """A text whose long decimals are written as the fractions that they are, where there is one.
+
+    Examples
+    --------
+    >>> fractions("randmix(sigma=0.06274509803921569)"), fractions("step=0.16666666666666666")
+    ('randmix(sigma=16/255)', 'step=1/6')
+    """
+    return re.sub(r"(?<![\w.])\d+\.\d{7,}(?![\w.])", lambda found: _fraction(found[0]), text)
+
+
+def _fraction(decimal: str) -> str:
+    exact = float(decimal)
+    for most in (30, 255):
+        near_ = Fraction(exact).limit_denominator(most)
+        if float(near_) == exact and (most == 30 or 255 % near_.denominator == 0):
+            bottom = near_.denominator if most == 30 else 255
+            return f"{near_.numerator * bottom // near_.denominator}/{bottom}"
+    return decimal
+
+
 def whole(text: str, name: str, least: int = 1, most: int = MOST) -> int:
     """The value of a whole number in a range; nothing is rounded.
 

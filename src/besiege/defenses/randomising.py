@@ -24,7 +24,7 @@ _MOST = 200.0
 @layer("resize_pad")
 @dataclass(frozen=True)
 class ResizePad(Layer):
-    """Random resizing and padding, anew for every image (Xie et al. 2018).
+    """Random resizing and padding, drawn for every image (Xie et al. 2018).
 
     The height is uniform over the whole numbers from `least` of it up to that of the result, the
     place uniform over those that fit, so that "nothing happens" is one of the outcomes. RealSafe

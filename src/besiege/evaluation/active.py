@@ -22,7 +22,7 @@ from besiege.evaluation.checking import fits
 from besiege.evaluation.crafting import craft
 from besiege.evaluation.judging import judge
 
-NAME = "the attacks find known examples"
+NAME = "the attacks find known adversarial examples"
 LEAST = 0.95
 """The share of known examples that attacks must find."""
 ENOUGH = 0.75

@@ -71,8 +71,8 @@ def examine(
     Returns
     -------
     list of Check
-        Gradients are those of the answers (W45), lead downhill within the budget (W12), one image
-        has one answer (W46, W14), answers near the images are answers (W47).
+        Gradients match finite differences (W45) and lower the margin within the budget (W12), an
+        image gets one answer (W46, W14), scores near the images are finite and vary (W47).
 
     Examples
     --------

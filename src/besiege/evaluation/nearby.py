@@ -1,4 +1,4 @@
-"""Checks that answers near the images are answers: finite, continuous, and not flat."""
+"""Checks that scores near the images are finite, continuous, and not flat."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from besiege.core.examination import Check
 from besiege.core.threat import Access
 from besiege.evaluation.subject import HALF, Subject
 
-NAME = "answers near the images are answers"
+NAME = "scores near the images are finite and vary"
 POINTS = 8
 """Images on the segment from an image to a corner of the ball."""
 SHARE = 0.25

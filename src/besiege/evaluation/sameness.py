@@ -16,7 +16,7 @@ from besiege.core.threat import Linf
 from besiege.core.victim import Victim
 from besiege.evaluation.subject import Fresh, Subject
 
-NAME = "one image, one answer"
+NAME = "an image gets one answer"
 AGAIN = "answers are the same after the attacks"
 ROUNDING = 1e-3
 """Relative difference of logits that rounding explains in float32."""
@@ -100,7 +100,7 @@ class Sameness:
         return not self._differs(self.subject.ask(self.images, self.of))
 
     def check(self, fresh: Fresh | None, earlier: Asked | None) -> Check:
-        """One image, one answer; `earlier` holds images asked before in another order."""
+        """An image gets one answer; `earlier` holds images asked before in another order."""
         with_fresh = "" if fresh is not None else ", no fresh copy to compare with"
         if not self.repeats():
             return self._unsteady(fresh)

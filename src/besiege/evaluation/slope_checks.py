@@ -11,8 +11,8 @@ from torch import Tensor
 from besiege.core.examination import Check
 from besiege.evaluation.slopes import Slopes, agreement, consistency, usable
 
-OF_THE_ANSWERS = "gradients are those of the answers"
-WITHIN_THE_BUDGET = "gradients lead downhill within the budget"
+OF_THE_ANSWERS = "gradients match finite differences"
+WITHIN_THE_BUDGET = "gradients lower the margin within the budget"
 AGREE = 0.95
 """Correlation of gradients and slopes above which they are the same function's. The lowest of 60
 honest models is 0.99; a gradient without a quarter of the pixels has 0.9."""

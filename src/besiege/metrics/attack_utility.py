@@ -231,7 +231,7 @@ def attack_utility_figures(case: Case) -> tuple[AttackUtility, ...]:
 
 def _of(case: Case, trial: Trial) -> AttackUtility:
     evidence = case.evidence
-    won = trial.rows.where(evidence.broken(trial))
+    won = trial.rows.where(evidence.newly_broken(trial))
     lacking: dict[str, str] = {}
     rate = None
     if evidence.chained or trial.partial:

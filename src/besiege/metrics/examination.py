@@ -16,13 +16,13 @@ WITHOUT_GRADIENTS = "no attack used the gradients of this model"
 """Why it is not asked for: checks compare such attacks with gradient-based ones, or test these."""
 KINDS = ("examine", "again", "active")
 """Kinds of task whose rows are checks, in the order in which they are shown."""
-ACTIVE = "the attacks find known examples"
+ACTIVE = "the attacks find known adversarial examples"
 """The check of the active test."""
 FEW = 0.02
 """The largest share of what gradient-based attacks left that others may break."""
 ALONE = 1
 """So many images are allowed even where they are a larger share: one is no pattern."""
-KNOWING = "attacks that know the defense find no less"
+KNOWING = "attacks that know the defense break no less"
 """The check of the attacks on a defended model, where others ignored the defense."""
 
 
@@ -65,7 +65,7 @@ COLUMNS = ("name", "outcome", "number", "seen", "advice", "rule", "level")
 
 def _without_gradients(evidence: Evidence) -> Check:
     """Whether attacks without gradients break what gradient-based ones left."""
-    name = "attacks without gradients find no more"
+    name = "attacks without gradients break no more"
     seeing = [trial for trial in evidence.trials if trial.sees]
     # What ignores the defense has gradients, those of the undefended model: see `_knowing`.
     blind = [t for t in evidence.trials if not (t.sees or t.given or t.oblivious)]

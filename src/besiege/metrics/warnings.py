@@ -297,7 +297,7 @@ def w11_vanished(evidence: Evidence) -> Iterator[Finding]:
             "average over the samples.",
             "This is harmless where the model does not read these pixels (edges that a crop or a "
             "stride leaves out: the same in all images) or its ReLUs are off there (other pixels "
-            "in each image). Then the check 'gradients are those of the answers' passes (besiege "
+            "in each image). Then the check 'gradients match finite differences' passes (besiege "
             "examine). If it fails, give the layer without gradients a surrogate; if it did not "
             "run, add an attack that needs no gradients (square).",
         )

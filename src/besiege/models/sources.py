@@ -281,6 +281,22 @@ def _from_weights(architecture: str, arguments: str, path: Path, text: str) -> C
     return Classifier(module, name=text, **about)
 
 
+def unnormalised(text: str) -> bool:
+    """Whether a text names weights of another origin without the mean and std of images.
+
+    What besiege trained has a card beside it, and takes images as they are.
+
+    Examples
+    --------
+    >>> unnormalised("resnet20:best.pt"), unnormalised("resnet20(mean=0.5, std=0.25):best.pt")
+    (True, False)
+    """
+    source, _, path = text.partition("+")[0].partition(":")
+    architecture, _, arguments = source.strip().partition("(")
+    known = architecture in ARCHITECTURES and "mean" not in arguments
+    return known and not Path(path).with_suffix(".json").exists()
+
+
 def _from_factory(text: str) -> Victim:
     factory, rest = from_file(text)
     written = rest.partition("(")[2].strip().removesuffix(")")

@@ -52,7 +52,7 @@ class Whole(TrainingRadius):
 @radius("half_normal")
 @dataclass(frozen=True)
 class HalfNormal(TrainingRadius):
-    """The absolute value of a normal draw, anew for every image (Kurakin et al. 2017).
+    """The absolute value of a normal draw, another for every image (Kurakin et al. 2017).
 
     Parameters
     ----------
