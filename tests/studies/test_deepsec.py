@@ -141,6 +141,8 @@ def test_r3_untargeted_successes_survive(
     found = answer("R3", blurred(untargeted, targeted, count))
     assert found.verdict == verdict
     assert ("Fewer than 50 successes" in found.caveat) == (count < 50)
+    assert found.effect is not None and found.effect.count == count
+    assert found.unit == "successes" and (count >= 50 or found.needed == 50)
 
 
 # R4

@@ -174,6 +174,9 @@ def test_claims_say_no_and_what_was_not_run(whole: Board) -> None:
     left = {one.id: one for one in study.answers(few)}
     assert left["S4"].verdict == left["S9"].verdict == "not run"
     assert "C&W" in left["S4"].caveat
+    alone = [replace(m, tags=m.tags if m.name == "v1" else {}) for m in whole.models]
+    pair = {one.id: one for one in study.answers(replace(whole, models=tuple(alone)))}["S8"]
+    assert "has the tag asymmetry = 'to'; 'v1' is 'from'" in pair.caveat
     untagged = replace(whole, models=tuple(replace(m, tags={}) for m in whole.models))
     found = {one.id: one.verdict for one in study.answers(untagged)}
     assert found["S2"] == found["S3"] == found["S4"] == found["S5"] == found["S8"] == "not run"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import product
 from typing import NamedTuple
 
@@ -185,23 +186,26 @@ def survives(board: Board, *, level: float = LEVEL) -> Measured:
     """
     data, source = data_of(board), source_of(board)
     found: list[tuple[str, Rate, Rate]] = []
-    few: list[str] = []
+    few: dict[str, int] = {}
     for (one, other), layer in product(SAME_BUT_GOAL, (BLUR, COMPRESSED)):
         with suppress(UnknownNameError):
             rates = [replayed(board, source, form(data, n), through=layer).still
                      for n in (one, other)]  # fmt: skip
             words = f"{one} and {other} after {layer}"
-            if rates[0] is None or rates[1] is None or min(r.count for r in rates if r) < FEWEST:
-                few.append(words)
+            count = min(0 if rate is None else rate.count for rate in rates)
+            if rates[0] is None or rates[1] is None or count < FEWEST:
+                few[words] = count
             else:
                 found.append((words, rates[0], rates[1]))
     if not found and not few:
         raise UnknownNameError(f"no image of '{source}' was blurred or compressed")
     more = f"Fewer than {FEWEST} successes: {', '.join(few)}." if few else ""
     if not found:
-        return Measured(0.0, -1.0, 1.0, FEWEST, level, caveat=more)
+        counted = max(few.values())
+        return Measured(0.0, -1.0, 1.0, counted, level, FEWEST, more, "successes")
     told = each(level, 2 * len(found))
-    return least([_apart(a, b, told, words) for words, a, b in found], level, more)
+    measured = least([_apart(a, b, told, words) for words, a, b in found], level, more)
+    return replace(measured, unit="successes")
 
 
 def _apart(first: Rate, second: Rate, level: float, words: str) -> Part:

@@ -90,8 +90,10 @@ def _s7(board: Board, *, level: float = LEVEL) -> Measured:
 
 def _s8(board: Board, *, level: float = LEVEL) -> Measured:
     ends = {value: name for name, value in tagged(board, PAIR).items()}
-    if set(ends) != {"from", "to"}:
-        raise UnknownNameError(f"no pair of models has the tag '{PAIR}', from and to")
+    if lacking := [end for end in ("from", "to") if end not in ends]:
+        there = "".join(f"; '{name}' is '{end}'" for end, name in ends.items())
+        wanted = "' or '".join(lacking)
+        raise UnknownNameError(f"no model of this run has the tag {PAIR} = '{wanted}'{there}")
     found = crossed_of(board, setting(board, IFGSM, UNTARGETED))
     return su.asymmetry(found, ends["from"], ends["to"], level=level)
 
