@@ -125,7 +125,7 @@ def test_what_the_oblivious_attack_breaks_is_broken() -> None:
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> besiege.Evaluation:
     folder = tmp_path_factory.mktemp("adaptive")
-    asked: dict[str, Any] = {"threat": "linf:0.15", "suite": "adaptive", "count": 24}
+    asked: dict[str, Any] = {"threat": "linf:0.15", "suite": "adaptive", "count": 12}
     found: besiege.Evaluation = besiege.evaluate(BITS, "digits", out=folder, **asked)
     return found
 

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 import besiege
-from besiege.bench.answered import answered
+from besiege.bench.answered import _own_code, answered
 from besiege.bench.single import measure
 from besiege.bench.spec import Request
 from besiege.models.catalogue import ZOO
@@ -66,6 +66,21 @@ def test_what_changed_is_measured_again(here: Path) -> None:
     assert second.figures.model.digest != first.figures.model.digest
     known = answered(here / "run", request())
     assert known is not None and known[1].model.digest == second.figures.model.digest
+
+
+def test_other_code_of_the_package_measures_again(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure([(request(), None)], out=here / "run")
+    package = here / "besiege"
+    package.mkdir()
+    (package / "changed.py").touch()
+    with monkeypatch.context() as patch:
+        patch.setattr(besiege, "__file__", str(package / "__init__.py"))
+        _own_code.cache_clear()
+        assert answered(here / "run", request()) is None
+    _own_code.cache_clear()
+    assert answered(here / "run", request()) is not None
 
 
 def test_weights_that_change_during_the_run_are_noticed(here: Path) -> None:

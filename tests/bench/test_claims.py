@@ -140,7 +140,7 @@ def siege(folder: Path, watch: Callable[[Event], None] | None = None) -> besiege
         "digits",
         threat="linf:0.1",
         attacks="fgsm, pgd(steps=8), mim, pgd(steps=12, loss=margin)",
-        count=40,
+        count=20,
         shard=4,
         curve=False,
         out=folder,
@@ -156,7 +156,7 @@ def test_two_evaluations_at_once_share_the_work(tmp_path: Path) -> None:
     assert siege(folder).complete
     assert content(folder) == content(tmp_path / "alone")
     done = finished(folder)
-    assert len(done) == 2 and all(len(keys) > 10 for keys in done.values()), "both worked"
+    assert len(done) == 2 and all(len(keys) > 5 for keys in done.values()), "both worked"
     assert set(Counter(key for keys in done.values() for key in keys).values()) == {1}
     assert not list((folder / "claims").iterdir()) and not list(folder.rglob(".partial*"))
 

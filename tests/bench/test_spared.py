@@ -127,7 +127,7 @@ def test_one_in_ten_by_the_order_of_ids() -> None:
 
 def test_a_branch_and_bound_begins_with_proofs_that_spare_the_attacks(tmp_path: Path) -> None:
     given: dict[str, Any] = {"threat": "linf:0.12", "certify_seconds": 0.2}
-    found = _evaluated(tmp_path / "run", "complete", count=40, shard=40, **given)
+    found = _evaluated(tmp_path / "run", "complete", count=16, shard=16, **given)
     figures = found.figures.certified
     assert figures is not None and figures.method == "complete" and figures.spared > 0
     first = _rows(tmp_path / "run", "certify", method="crown")

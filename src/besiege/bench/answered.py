@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import platform
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from functools import cache
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -81,7 +82,6 @@ def stamp_of(request: Request) -> str | None:
     if any(part is None for part in files):
         return None
     named = [path for part in files if part is not None for path in part]
-    code = sorted(Path(besiege.__file__).parent.rglob("*.py"))
     try:
         versions = [version(name) for name in ("torch", "numpy", "safetensors")]
     except PackageNotFoundError:
@@ -89,10 +89,22 @@ def stamp_of(request: Request) -> str | None:
     return key_of(
         {
             "request": request.model_dump(mode="json", exclude={"command"}),
-            "files": [(str(path.absolute()), about(path)) for path in (*named, *code)],
+            "files": _states(named),
+            "code": _own_code(),
             "versions": [besiege.__version__, platform.python_version(), *versions],
         }
     )
+
+
+def _states(paths: Iterable[Path]) -> list[tuple[str, list[int] | None]]:
+    """What the file system says of files."""
+    return [(str(path.absolute()), about(path)) for path in paths]
+
+
+@cache
+def _own_code() -> str:
+    """A digest of the files of this package; a process keeps the code that it loaded."""
+    return key_of({"files": _states(sorted(Path(besiege.__file__).parent.rglob("*.py")))})
 
 
 def _texts(attacks: tuple[str, ...] | str | None) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from besiege.data.catalogue import Entry
 from besiege.data.dataset import Data, rank
 
 
+@cache
 def _table() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The 64 pixel values of every image, and the labels."""
     # Read the file without the package: importing scikit-learn would take most of the time.
@@ -28,6 +30,12 @@ def _table() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     return pixels, labels
 
 
+@cache
+def _order() -> list[int]:
+    """The indices of all images by the hash of each."""
+    return sorted(range(len(_table()[1])), key=rank)
+
+
 def read(known: Entry, split: str) -> Data:
     """A split of digits: 1,400 images for training and the other 397 for testing.
 
@@ -35,8 +43,7 @@ def read(known: Entry, split: str) -> Data:
     it depends on no random generator. Ids are indices in scikit-learn's order.
     """
     pixels, labels = _table()
-    order = sorted(range(len(labels)), key=rank)
-    train = known.images["train"]
+    order, train = _order(), known.images["train"]
     chosen = np.sort(np.array(order[:train] if split == "train" else order[train:]))
     # Values are whole numbers from 0 to 16, so the division is exact.
     images = (pixels[chosen].reshape(-1, 8, 8) / 16).astype(np.float32)
