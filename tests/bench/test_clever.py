@@ -160,6 +160,22 @@ def test_masked_gradients_inflate_the_score_and_attacks_refute_it(
     assert gaps == sorted(gaps, reverse=True), "the worst first"
 
 
+def test_the_usual_radius_is_a_share_of_the_box(tmp_path: Path) -> None:
+    """The same network on pixels from 0 to 255 has 255 times the scores."""
+    net, found = natural().module, []
+    for width in (1.0, 255.0):
+        victim = Classifier(net, mean=0.0, std=width, box=(0.0, width))
+        asked: dict[str, Any] = {"attacks": "pgd(steps=2)", "count": 4, "curve": "none"}
+        result = besiege.evaluate(
+            victim, "digits", threat=f"l2:{width}", examine="none", out=tmp_path / f"{width:g}",
+            clever="clever(batches=10, samples=8)", **asked,
+        )  # fmt: skip
+        assert figure(result).capped == 0
+        found.append(rows_of(tmp_path / f"{width:g}")["score"] / width)
+    assert found[0].max() > 0
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-3)
+
+
 def test_shown_as_an_estimate(whole: tuple[Path, besiege.Evaluation]) -> None:
     assert "An estimate is never a bound" in whole[1]._repr_html_()
     row = next(one.row for one in registered() if one.name == "clever")

@@ -13,9 +13,10 @@ from safetensors.torch import load_file
 import besiege
 from besiege.core.errors import BesiegeError, DataError, InputError, UnknownNameError
 from besiege.data import Data
+from besiege.defenses import load
 from besiege.models import ARCHITECTURES
 from besiege.training import Epoch, fit, fresh, natural, pgd_at_cifar, recipe, train
-from besiege.training.fitting import build
+from besiege.training.fitting import build, source_of
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +116,22 @@ def test_a_data_set_brings_its_preset_and_a_file_its_own_network(tmp_path: Path)
     # Its initial weights are of the seed too.
     one, two, other = (build(f"{file}:make", colour(), seed)[0].digest() for seed in (5, 5, 6))
     assert one == two != other
+
+
+def test_a_started_model_keeps_its_box_and_grid(data: Data, tmp_path: Path) -> None:
+    first, second = (tmp_path / f"{name}.safetensors" for name in ("first", "second"))
+    fit("natural", data, "digits_mlp", first, epochs=1, device="cpu")
+    arch = f"digits_mlp(mean=-1.0, std=2.0, box=(-1.0, 1.0), grid=0.125):{first}"
+    fit("natural", data, arch, second, epochs=12, rate=5e-3, device="cpu")
+    tuned = load(json.loads(second.with_suffix(".json").read_text())["source"])
+    assert (tuned.box, tuned.grid) == ((-1.0, 1.0), 0.125)
+    right = tuned(2 * data.images - 1).argmax(1) == data.labels
+    assert float(right.double().mean()) > 0.9
+    # Only the identity of a training in another box says so.
+    cards = [json.loads(one.with_suffix(".json").read_text()) for one in (first, second)]
+    assert ["pixels" in card["identity"] for card in cards] == [False, True]
+    # A card is JSON: what its entries give is read back, too.
+    assert load(str(source_of(cards[1], second))).box == (-1.0, 1.0)
 
 
 @pytest.mark.parametrize(

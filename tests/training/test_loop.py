@@ -107,6 +107,32 @@ def test_a_classifier_brings_its_normalisation(data: besiege.data.Data) -> None:
     assert same(inside, outside) and not same(inside, small())
 
 
+@pytest.mark.parametrize(
+    ("how", "eps"), [(replace(natural, epochs=2, crop=1), 0.0), (replace(pgd_at, epochs=2), 1 / 8)]
+)
+def test_pixels_are_scaled_to_the_box_of_the_model(
+    data: besiege.data.Data, how: Recipe, eps: float
+) -> None:
+    """A network whose normalisation undoes its box is trained like one without either."""
+    plain, boxed = small(), small()
+    for net, box in ((plain, (0.0, 1.0)), (boxed, (-1.0, 3.0))):
+        width = box[1] - box[0]
+        plan = how.within(f"linf:{width * eps}") if eps else how
+        train(Classifier(net, mean=box[0], std=width, box=box), data, plan)
+    assert not same(plain, small())
+    for one, other in zip(weights(plain), weights(boxed), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-4)
+
+
+def test_images_in_the_box_already_are_taken_as_they_are(data: besiege.data.Data) -> None:
+    nets = small(), small()
+    victims = [Classifier(net, mean=-1.0, std=4.0, box=(-1.0, 3.0)) for net in nets]
+    train(victims[0], data, replace(natural, epochs=1))
+    inside = replace(data, images=4 * data.images - 1)
+    train(victims[1], inside, replace(natural, epochs=1), in_box=True)
+    assert same(*nets)
+
+
 @pytest.mark.slow  # as the fast tests of the recipes do, with another independent attack
 def test_pgd_training_makes_a_net_robust_against_an_independent_pgd() -> None:
     train_set = besiege.data.load("digits", "train", count=700)

@@ -26,8 +26,8 @@ class Clever:
     batches, samples : int
         Batches for every image, whose maxima are fitted, and points in each.
     radius : float, optional
-        The radius of the ball around the image, and the largest score; 5 in l2 and 0.3 in linf by
-        default.
+        The radius of the ball around the image, and the largest score, in pixel values; by default
+        5 in l2 and 0.3 in linf, times the width of the model's box.
 
     Examples
     --------
@@ -42,15 +42,15 @@ class Clever:
     def __post_init__(self) -> None:
         check_fields(self)
 
-    def of(self, norm: str) -> Clever:
-        """The same with the radius that is usual in a norm, where none is given."""
+    def of(self, norm: str, width: float = 1.0) -> Clever:
+        """The same with the radius usual in a norm and a box so wide, where none is given."""
         if self.radius is not None:
             return self
         if norm not in _RADII:
             raise InputError(
                 f"CLEVER has no usual radius in {norm}: write one, such as clever(radius=20)"
             )
-        return Clever(self.batches, self.samples, _RADII[norm])
+        return Clever(self.batches, self.samples, _RADII[norm] * width)
 
     @property
     def text(self) -> str:

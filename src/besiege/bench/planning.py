@@ -61,7 +61,8 @@ def plan_of(resolved: ResolvedRequest) -> Plan:
     for model in _searched_by_gradient(resolved, specs):
         once(must_have_gradient, model, first, request.seed)
     if request.clever is not None:
-        radius = read_clever(request.clever).of(str(threat.norm)).radius
+        width = victim.box[1] - victim.box[0]
+        radius = read_clever(request.clever).of(str(threat.norm), width).radius
         assert radius is not None, "every norm has one then"
         check_sampling(victim, threat, radius, tuple(first.images.shape[1:]), classes)
     shards = once(described, data, request.shard, victim, resolved.scaled)

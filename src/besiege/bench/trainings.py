@@ -22,6 +22,7 @@ from besiege.core.victim import Victim
 from besiege.data.dataset import Data
 from besiege.defenses.defended import Defended
 from besiege.training.fitting import build, source_of
+from besiege.training.loop import boxed as in_box
 from besiege.training.loop import identify, must_fit
 from besiege.training.recipes import Recipe, recipe
 
@@ -74,7 +75,7 @@ def read_training(name: str, given: Trained, how: Machine, read: Read) -> Traini
         raise InputError(
             f"the weights of '{given.arch}' cannot be loaded again: name an architecture of besiege"
         )
-    must_fit(bare, data, plan)
+    must_fit(bare, in_box(data, bare.box), plan)
     identity = {
         "kind": "train",
         "schema": SCHEMA,

@@ -9,8 +9,8 @@ from torch.nn import functional
 from besiege.core.dice import Dice
 
 
-def augmented(x: Tensor, dice: Dice, crop: int, flip: bool) -> Tensor:
-    """Images cropped at random from a zero border of `crop` pixels, and flipped at random.
+def augmented(x: Tensor, dice: Dice, crop: int, flip: bool, black: float = 0.0) -> Tensor:
+    """Images cropped at random from a black border of `crop` pixels, and flipped at random.
 
     A row's augmentation depends only on its dice, not on the batch or on the device.
 
@@ -24,6 +24,8 @@ def augmented(x: Tensor, dice: Dice, crop: int, flip: bool) -> Tensor:
         The largest shift in each direction, in pixels; 0 shifts nothing.
     flip : bool
         Whether images are mirrored with probability 1/2.
+    black : float
+        The pixel value of the border.
 
     Examples
     --------
@@ -41,7 +43,7 @@ def augmented(x: Tensor, dice: Dice, crop: int, flip: bool) -> Tensor:
         mirrored = dice.of("flip").signs((1,)) < 0
         along = torch.where(mirrored, along.flip(1), along)
     along = along + shift[:, 1:]
-    bordered = functional.pad(x, (crop, crop, crop, crop))
+    bordered = functional.pad(x, (crop, crop, crop, crop), value=black)
     rows = torch.arange(len(x), device=x.device)[:, None, None]
     # Index by (row, height, width) with the channels last, then move them back.
     chosen = bordered.movedim(1, 3)[rows, down[:, :, None], along[:, None, :]]

@@ -209,7 +209,8 @@ class Training:
             sizes = [len(batch) for batch in part]
             dice, y = self.dice.at(rows), self.labels[rows]
             drawn = dice.of("augment", epoch)
-            x = augmented(self.images[rows], drawn, self.plan.crop, self.plan.flip)
+            black = self.box[0]
+            x = augmented(self.images[rows], drawn, self.plan.crop, self.plan.flip, black)
             for own in zip(*(torch.split(t, sizes) for t in (x, y, dice.key)), strict=True):
                 yield Batch(own[0], own[1], Dice(own[2]), epoch, number, number / steps)
                 number += 1

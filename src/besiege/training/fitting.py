@@ -31,7 +31,7 @@ from besiege.training.losses import CrossEntropy, Distil
 from besiege.training.recipes import Recipe, must_read_back, recipe
 
 # Arguments of a weights source that describe the Classifier, not the architecture.
-_ABOUT = ("mean", "std", "box", "grid")
+_ABOUT = ("mean", "std", "box", "outputs", "grid")
 # Mean and standard deviation of the training images, per channel.
 NORMALISATIONS = {"cifar10": ((0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616))}
 
@@ -286,12 +286,15 @@ def _started(arch: str, victim: Classifier, data: Data) -> dict[str, Any]:
         about |= {key: card[key] for key in ("arch", "arguments") if key in card}
     elif weights is not None and weights[1] in ARCHITECTURES:
         given = read_arguments(weights[2] or "")
-        arguments = {k: v for k, v in given.items() if k not in (*_ABOUT, "outputs")}
+        arguments = {k: v for k, v in given.items() if k not in _ABOUT}
         about |= {"arch": weights[1], **({"arguments": arguments} if arguments else {})}
     if about["arch"] != arch:
         about["start"] = arch
     if victim.mean is not None:
         about |= {"mean": victim.mean, "std": victim.std}
+    # Only what is not usual: a card of a model without any stays as it is.
+    usual = {"box": (0.0, 1.0), "outputs": "logits", "grid": None}
+    about |= {k: mine for k, v in usual.items() if (mine := getattr(victim, k)) != v}
     return about
 
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -54,6 +55,7 @@ def train(
     every: int = 1,
     device: torch.device | str | None = None,
     compiled: bool | None = None,
+    in_box: bool = False,
 ) -> list[Epoch]:
     """Train a model in place.
 
@@ -84,6 +86,9 @@ def train(
         Where to train; the model is moved there. By default where the model is.
     compiled : bool, optional
         Whether to compile the model; by default on a GPU, unless the training is short.
+    in_box : bool
+        Whether the images are in the model's box already. By default they are in [0, 1], as those
+        of data sets are, and scaled to the box.
 
     Returns
     -------
@@ -100,11 +105,12 @@ def train(
     if path is not None:
         must_read_back(plan)
         make_room(path)
+    identity = {} if path is None else identify(model, data, plan, seed)
+    data = data if in_box else boxed(data, victim.box)
     must_fit(victim, data, plan, layers)
     sources = [_other(text, "static model", victim, layers, data) for text in plan.sources]
     teacher = _teacher(plan, victim, layers, data)
     guide = None if plan.objective.guide is None else _guide(plan.objective.guide, victim, data)
-    identity = {} if path is None else identify(model, data, plan, seed)
     with _as_it_was(victim.module):
         work = Training(
             victim,
@@ -130,6 +136,12 @@ def train(
                 watch(work.history[-1])
         work.finish()
     return work.history
+
+
+def boxed(data: Data, box: tuple[float, float]) -> Data:
+    """Data with pixels in [0, 1] as a model takes them: in its box."""
+    low, high = box
+    return data if box == (0.0, 1.0) else replace(data, images=data.images * (high - low) + low)
 
 
 def _taken_apart(
@@ -377,6 +389,7 @@ def identify(
         "seed": str(seed),
         # Only where there are any: identities of earlier versions stay as they are.
         **({"layers": _written(layers)} if layers else {}),
+        **({"pixels": f"scaled to {victim.box}"} if victim.box != (0.0, 1.0) else {}),
         # Parts of another package by their code, and networks inside layers by their weights.
         **({"parts": hashlib.sha256("\n".join(own).encode()).hexdigest()} if own else {}),
         **({"other models": " ".join(load(text).digest() for text in others)} if others else {}),

@@ -195,7 +195,8 @@ def steal(
         if number and not account.add(neighbours.of(account, substitute, number)):
             break  # no new points, or no queries left
         points = account.data()
-        train(substitute, points, recipe, seed=seed + number, tick=work.during(len(points)))
+        ticked = work.during(len(points))
+        train(substitute, points, recipe, seed=seed + number, tick=ticked, in_box=True)
         results.append(_measured(substitute, account, number))
         if watch is not None:
             watch(results[-1])

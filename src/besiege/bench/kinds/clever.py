@@ -33,7 +33,8 @@ class CleverScores(Kind):
         if plan.request.clever is None:
             return
         threat = Threat.parse(plan.threat)
-        how = read_clever(plan.request.clever).of(str(threat.norm))
+        low, high = plan.model.box
+        how = read_clever(plan.request.clever).of(str(threat.norm), high - low)
         base: dict[str, Any] = {
             **base_identity(self.name, plan.model.digest, plan.request.seed),
             # Neither the budget nor the access of the threat matters.
