@@ -124,6 +124,13 @@ def test_the_command_that_ran_is_not_suggested_again(plan: Plan) -> None:
     assert "--attacks 'fgsm, nattack, square' " in command(plan, "W42")[0]
 
 
+def test_a_note_that_may_be_chance_asks_for_no_stronger_attacks(plan: Plan) -> None:
+    note = Finding("W04", "one image. On 40 images, that may be chance.", "", "note")
+    assert next_steps(usual(plan), [note]) == ()
+    (step,) = next_steps(usual(plan), [note, Finding("W05", "", "")])
+    assert step.rules == ("W05",)
+
+
 def test_nothing_is_said_about_the_curve_while_figures_must_not_be_quoted(plan: Plan) -> None:
     found = [Finding("W21", "", ""), Finding("W48", "", "", "stop")]
     assert [one.rules for one in next_steps(plan, found)] == [("W48",)]

@@ -64,14 +64,14 @@ class Event:
 Watch = Callable[[Event], None]
 Part = tuple[int, int]
 """The number of a stage, and of a shard of it."""
-_WORDS = {
+WORDS = {
     "train": "training",
     "clean": "clean images",
     "examine": "examination of the model",
     "again": "examination after the attacks",
     "active": "active test",
 }
-"""What progress calls stages that are no attacks."""
+"""What stages that are no attacks are called."""
 
 
 class WorkEstimate:
@@ -201,7 +201,7 @@ class WorkEstimate:
         self, number: int, broken: int, seconds: float, findings: tuple[Finding, ...] = ()
     ) -> Event:
         stage = self.stages[number]
-        text = _WORDS.get(stage.name, stage.name)
+        text = WORDS.get(stage.name, stage.name)
         shown = self._shown(number, broken, seconds) if _is_attack(stage) else None
         return Event(self.done, self.total, text, shown, findings)
 

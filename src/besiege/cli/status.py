@@ -108,6 +108,8 @@ def _share(evaluations: list[Status]) -> str:
 
 
 def _print(found: list[Status]) -> None:
+    from besiege.bench.work_estimate import WORDS
+
     console = screen.out()
     for evaluation in found:
         plan = evaluation.plan
@@ -117,7 +119,7 @@ def _print(found: list[Status]) -> None:
         rows = screen.columns("", *headings, right=headings)
         for progress in evaluation.attacks:
             rows.add_row(
-                progress.attack,
+                WORDS.get(progress.attack, progress.attack),
                 f"{progress.done} of {progress.shards}",
                 f"{progress.samples:,}",
                 f"{progress.right:,}",

@@ -112,7 +112,7 @@ def _part(site: Site, setting: Setting, linked: bool) -> dict[str, Any]:
     counts = {_tried(site, setting, one.model) for one in setting.standings}
     among = f"{counts.pop()} attacks" if len(counts) == 1 else "the attacks that it ran"
     note = (
-        "Ranks are ranges: models whose order these images cannot tell share one. "
+        "Models share ranks where these images cannot tell which of them is more robust. "
         f"{_tested(setting)}, corrected for all pairs of this threat."
     )
     if medians:
@@ -173,7 +173,8 @@ def sentence(site: Site, setting: Setting) -> str:
         assert first.robust is not None
         text = (
             f"Most robust at {escape(setting.title)}{goal}: {title}, {share(first.robust)} of "
-            f"{first.robust.count:,} images still right under {under} {interval(first.robust)}."
+            f"{first.robust.count:,} images are classified correctly under {under} "
+            f"{interval(first.robust)}."
         )
     if first.stops:
         text += f" <b>Not to be quoted ({', '.join(first.stops)}).</b>"

@@ -108,7 +108,8 @@ class _Report:
                 yield Text(f"To run next ({ids}):" if not first else f"{first} ({ids}):")
                 yield Text(wrapped(command, options.max_width), overflow="fold")
             if more := len(steps) - len(shown):
-                yield Text(f"{more:,} more commands: besiege report RUN --details", "dim")
+                left = f"{more:,} more command{'s' if more > 1 else ''}"
+                yield Text(f"{left}: besiege report RUN --details", "dim")
             yield ""
         if code := example(evaluations):
             yield Text(code, "dim", overflow="fold")
