@@ -67,7 +67,7 @@ class TotalVariation(Layer):
         kept = (dice.uniform(tuple(x.shape[1:])) < self.keep).to(x)
         made = minimised(share, kept, self.weight).clamp_(0, 1)
         if self.backward == "implicit":
-            made = _Implicit.apply(share, made, kept, self.weight)  # type: ignore[no-untyped-call]
+            made = _Implicit.apply(share, made, kept, self.weight)  # type: ignore[no-untyped-call]  # torch
         return made * width + low
 
     def surrogate(self, x: Tensor, box: tuple[float, float], dice: Dice) -> Tensor | None:

@@ -149,7 +149,7 @@ class Training:
     def _batches(self) -> list[Tensor]:
         """The rows of each step of the next epoch."""
         shuffled = torch.randperm(len(self.labels), generator=self.order).to(self.device)
-        batches = list(shuffled.split(self.plan.batch))  # type: ignore[no-untyped-call]
+        batches = list(shuffled.split(self.plan.batch))  # type: ignore[no-untyped-call]  # torch
         if self.plan.whole and len(batches) > 1 and len(batches[-1]) < self.plan.batch:
             batches.pop()
         return batches

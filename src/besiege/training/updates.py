@@ -133,7 +133,7 @@ class Replay(Update):
             step = trainer.take(batch, (batch.x + change).clamp(*trainer.box))
             loss = trainer.loss(step)
             trainer.optimiser.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()  # type: ignore[no-untyped-call]  # torch
             assert change.grad is not None
             kept[:rows] = (change.detach() + eps * change.grad.sign()).clamp_(-eps, eps)
             trainer.optimiser.step()
@@ -181,7 +181,7 @@ class Perturbed(Update):
         step = trainer.take(batch, crafted)
         loss = trainer.loss(step)
         trainer.optimiser.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()  # type: ignore[no-untyped-call]  # torch
         trainer.optimiser.step()
         with torch.no_grad():
             torch._foreach_sub_(weights, moves)
