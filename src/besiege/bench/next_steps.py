@@ -28,6 +28,8 @@ def next_steps(plan: Plan, findings: Sequence[Finding]) -> tuple[NextStep, ...]:
         return _repaired(plan, broken)
     stopped = any(one.level == "stop" for one in findings)
     rules: dict[str, list[str]] = {}
+    # A note of these rules is about an attack's own figure, or may be chance.
+    findings = [one for one in findings if one.id not in _WEAK or one.level != "note"]
     weak = [one for one in findings if one.id in _WEAK]
     for id in dict.fromkeys(finding.id for finding in findings):
         if stopped and id in _LATER:
