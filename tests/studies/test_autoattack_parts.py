@@ -169,3 +169,11 @@ def test_the_specifications_list_the_attacks_as_boards_name_them(data: str) -> N
         both = [ascent(n, form) for form in (False, True) for n in DIVISORS]
         assert listed == [*both, MARGIN]
         assert all(str(parse(name)) == name for name in listed)
+
+
+def test_tables_without_a_row_are_left_out() -> None:
+    """Such as those of a run that has not come to these cells."""
+    board = attacked(step_sizes.CELL, {"plain": {"pgd": first(10, 200)}})
+    with pytest.raises(UnknownNameError, match="all seven attacks of a loss"):
+        step_sizes.grid(board)
+    assert "steps" not in STUDY.shown(board)
