@@ -14,7 +14,11 @@ import torch
 from torch import Tensor, nn
 
 import besiege
+from besiege.attacks.attack import Attack
+from besiege.attacks.combine import Averaged
 from besiege.core.errors import InputError
+from besiege.core.siege import Siege
+from besiege.core.threat import Linf
 from besiege.data import Data
 from besiege.defenses import BitDepth, Defended
 from besiege.models import Classifier
@@ -479,6 +483,26 @@ def test_parts_of_ones_own_are_in_the_identity_of_a_training(data: Data) -> None
         return identify(net(), data, replace(natural, objective=Scaled()), 0)
 
     assert identity(1.0) != identity(100.0) and identity(1.0) == identity(1.0)
+
+
+def test_attacks_of_ones_own_inside_others_are_in_the_identity_of_a_training(data: Data) -> None:
+    def identity(share: float, inside: bool) -> dict[str, str]:
+        @dataclass(frozen=True)
+        class Mine(Attack):
+            norms = frozenset({Linf})
+
+            def run(self, siege: Siege) -> None:
+                siege.offer(siege.ball.sample(siege.dice) * share)
+
+        attack: Attack = Averaged(Mine(), 2) if inside else Mine()
+        plan = replace(pgd_at, attack=attack, early=pgd_at.attack)
+        return identify(net(), data, plan, 0)
+
+    for inside in (False, True):
+        assert identity(1.0, inside) != identity(0.5, inside)
+        assert identity(1.0, inside) == identity(1.0, inside)
+    # Shipped parts are in the text of the recipe, as before.
+    assert "parts" not in identify(net(), data, replace(pgd_at, early=pgd_at.attack), 0)
 
 
 def test_networks_inside_layers_are_in_the_identity_of_a_training(data: Data) -> None:

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -378,7 +378,7 @@ def identify(
     about += [] if victim.sizing is None else [str(victim.sizing)]
     digest = hashlib.sha256(json.dumps(about).encode()).hexdigest()
     slots = (plan.objective, plan.radius, plan.update, plan.attack, plan.early)
-    own = [plain(one) for one in slots if not type(one).__module__.startswith("besiege.")]
+    own = [plain(one) for slot in slots for one in _from_outside(slot)]
     own += [layer.identity() for layer in layers]
     others = [*plan.sources, *filter(None, (plan.objective.teacher, plan.objective.guide))]
     return {
@@ -394,6 +394,19 @@ def identify(
         **({"parts": hashlib.sha256("\n".join(own).encode()).hexdigest()} if own else {}),
         **({"other models": " ".join(load(text).digest() for text in others)} if others else {}),
     }
+
+
+def _from_outside(value: object) -> Iterator[object]:
+    """What is not of besiege in a slot: its value, or parts of it such as an attack in another."""
+    # A function says itself where it is from, any other value by its class.
+    home = str(getattr(value if callable(value) else type(value), "__module__", ""))
+    if home == "builtins":  # numbers and texts, which the text of the recipe has
+        for one in value if isinstance(value, (tuple, list)) else ():
+            yield from _from_outside(one)
+    elif not home.startswith("besiege."):
+        yield value
+    elif is_dataclass(value):
+        yield from _from_outside([getattr(value, f.name) for f in fields(value)])
 
 
 @contextmanager
