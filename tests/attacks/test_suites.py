@@ -310,6 +310,13 @@ def test_the_suites_are_the_published_ones() -> None:
     assert both == (*drawn, *averaged), "what rejects may be stochastic, too"
     pooled = adaptive.attacks_for(Linf, stochastic=True, pooled=True, rejects=True)
     assert pooled == (*adaptive.pooled, "opgd", last)
+    assert adaptive.attacks_for(Linf, rounds=True) == (*usual, "beam")
+    assert adaptive.attacks_for(L2, rounds=True) == usual, "beam works in linf"
+    assert adaptive.attacks_for(Linf, stochastic=True, rounds=True) == (
+        *drawn,
+        "averaged(beam, 20)",
+    )
+    assert adaptive.attacks_for(Linf, rejects=True, rounds=True) == (*usual, "opgd", last, "beam")
     assert suite("standard").attacks_for(Linf, rejects=True) == suite("standard").attacks
     assert suite("standard").attacks_for(L2) == ("apgd", "apgdt", "fabt", "square")
     assert suite("standard").attacks_for(L1)[:2] == ("apgd(restarts=5)", "apgdt(targets=5)")

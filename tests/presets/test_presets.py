@@ -143,6 +143,7 @@ def test_what_differs_says_what_it_costs(name: str) -> None:
 
 PRINTED_NOWHERE = {
     "noise": "repeated noise and blends with other images are folklore",
+    "beam": "no paper has it",
     "lspga": "traces need a model behind a layer; its docstring has the published parameters",
     "opgd": "traces need a model with a detector; its docstring says what differs",
 }

@@ -73,7 +73,7 @@ def _victim(attack: Attack) -> str:
     """A model that an attack makes sense on: one with chances, or with a defense to ignore."""
     if attack.draws > 1:
         return f"{MODEL}+resize_pad"
-    return f"{MODEL}+bits(depth=2)" if attack.oblivious else MODEL
+    return f"{MODEL}+bits(depth=2)" if attack.oblivious or attack.needs_cells else MODEL
 
 
 def _limit(attack: Attack) -> str:
@@ -111,9 +111,10 @@ def in_shell(text: str, attack: Attack) -> str:
 def cost(attack: Attack) -> tuple[int, int] | None:
     """Forward and backward passes for an image that withstands, the clean one included.
 
-    None for an attack that searches: its cost is not known beforehand.
+    None for an attack that searches, or that tries what an image allows: its cost is not known
+    beforehand.
     """
-    if attack.minimal or Linf not in attack.norms:
+    if attack.minimal or attack.needs_cells or Linf not in attack.norms:
         return None
     model, samples = _one_image(attack.sends_codes)
     queries = attack.cost(tuple(samples.images.shape[1:]), 10)

@@ -49,6 +49,8 @@ class Attack(ABC):
     """Whether it takes advice from a substitute, which must then be given."""
     sends_codes: ClassVar[bool] = False
     """Whether it sends thermometer codes, which only a victim behind that layer takes."""
+    needs_cells: ClassVar[bool] = False
+    """Whether it chooses among the values of a layer that rounds pixels, which there must be."""
     oblivious: ClassVar[bool] = False
     """Whether it ignores the victim's defense: it is crafted on the undefended model only."""
     revision: ClassVar[int] = 1
@@ -64,6 +66,11 @@ class Attack(ABC):
     def draws(self) -> int:
         """Over how many chances of a stochastic victim each answer is averaged."""
         return 1
+
+    @property
+    def needs_layer(self) -> bool:
+        """Whether it attacks victims behind a certain layer only."""
+        return self.sends_codes or self.needs_cells
 
     @property
     def uses_starts(self) -> bool:

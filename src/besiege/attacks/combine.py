@@ -51,6 +51,10 @@ class Combined(Attack):
         return any(part.sends_codes for part in self.parts)
 
     @property
+    def needs_cells(self) -> bool:  # type: ignore[override]  # a class attribute elsewhere
+        return any(part.needs_cells for part in self.parts)
+
+    @property
     def uses_starts(self) -> bool:
         return any(part.uses_starts for part in self.parts)
 

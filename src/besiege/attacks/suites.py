@@ -44,9 +44,10 @@ class Suite:
     pooled : tuple of str
         The list for those whose answers pool several draws; empty where it is that of stochastic
         models.
-    rejecting : tuple of str
-        What is added to each list for models that may reject images; averaged over 20 draws where
-        the list is that of stochastic models.
+    rejecting, rounding : tuple of str
+        What is added to each list for models that may reject images, and in linf for models with a
+        layer that rounds pixels; averaged over 20 draws where the list is that of stochastic
+        models.
     """
 
     attacks: tuple[str, ...]
@@ -56,6 +57,7 @@ class Suite:
     stochastic: tuple[str, ...] = ()
     pooled: tuple[str, ...] = ()
     rejecting: tuple[str, ...] = ()
+    rounding: tuple[str, ...] = ()
 
     def attacks_for(
         self,
@@ -64,15 +66,20 @@ class Suite:
         stochastic: bool = False,
         pooled: bool = False,
         rejects: bool = False,
+        rounds: bool = False,
         defended: bool = True,
     ) -> tuple[str, ...]:
-        """The attacks for a norm, on a model that is stochastic, pooled, rejecting, defended."""
+        """The attacks for a norm, on a model with these traits.
+
+        `rounds` says that it has a layer with cells of pixel values (`Victim.cells`).
+        """
         usual = self.others.get(norm, self.attacks)
         listed = self.stochastic if stochastic and self.stochastic else usual
         listed = self.pooled if pooled and self.pooled else listed
-        if rejects:
-            averages = listed is self.stochastic and bool(self.stochastic)
-            listed += tuple(f"averaged({t}, 20)" if averages else t for t in self.rejecting)
+        averages = listed is self.stochastic and bool(self.stochastic)
+        more = self.rejecting if rejects else ()
+        more += self.rounding if rounds and norm is Linf else ()
+        listed += tuple(f"averaged({text}, 20)" if averages else text for text in more)
         return tuple(text for text in listed if defended or not ignores_defense(text))
 
     @property
@@ -82,6 +89,8 @@ class Suite:
         drawn = {"on stochastic models": self.stochastic} if self.stochastic else {}
         drawn |= {"on pooled models": self.pooled} if self.pooled else {}
         drawn |= {"also on models that may reject": self.rejecting} if self.rejecting else {}
+        rounding = {"also in linf on models that round pixels": self.rounding}
+        drawn |= rounding if self.rounding else {}
         return {"": self.attacks, **norms, **drawn}
 
     @property
@@ -194,6 +203,8 @@ SUITES: Mapping[str, Suite] = MappingProxyType(
             # Classifier and detector are attacked together by each, by opgd in turns, and at last
             # with another weight.
             rejecting=("opgd", _WEIGHED),
+            # Rounding has no gradient, and few bits can change: they are searched one by one.
+            rounding=("beam",),
         ),
         "score": Suite(
             ("square", "nattack"),

@@ -115,6 +115,7 @@ def model_spec(
         pooled=victim.draws,
         passes=victim.passes,
         rejects=victim.rejects,
+        rounds=victim.cells is not None,
         nominal_rejections=victim.nominal_rejections,
         calibrated_on=0 if set_on is None else len(set_on.ids),
         calibrated_here=(

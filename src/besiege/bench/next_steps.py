@@ -84,7 +84,8 @@ def _of_suite(plan: Plan, name: str) -> tuple[str, ...]:
     """The attacks of a suite on this model."""
     model, threat = plan.model, Threat.parse(plan.threat)
     traits = {"stochastic": model.stochastic, "pooled": model.pooled > 1}
-    return suite_attacks(name, threat, **traits, rejects=model.rejects)
+    traits |= {"rejects": model.rejects, "rounds": model.rounds}
+    return suite_attacks(name, threat, **traits)
 
 
 def _listed(plan: Plan, texts: Sequence[str], **changes: Any) -> str | None:

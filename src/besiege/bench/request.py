@@ -212,7 +212,8 @@ def resolve(
         bare, problem = undefended_model(victim, data)
     if isinstance(suite, str) and suite in SUITES:  # its list may depend on the model
         traits = {"stochastic": victim.stochastic, "pooled": victim.draws > 1}
-        traits |= {"rejects": victim.rejects, "defended": bare is not None}
+        traits |= {"rejects": victim.rejects, "rounds": victim.cells is not None}
+        traits |= {"defended": bare is not None}
         chosen, chained = read_attacks(None, suite, threat, **traits)
     elif problem is not None:
         raise problem

@@ -259,6 +259,8 @@ class ModelSpec(Value):
     """Forward passes of its networks for one answer."""
     rejects: bool = False
     """Whether it may reject images."""
+    rounds: bool = False
+    """Whether a layer does not tell pixel values apart that the attack `beam` searches."""
     nominal_rejections: float | None = None
     """The share of clean images that its threshold was set to reject, if it is known."""
     calibrated_on: int = 0

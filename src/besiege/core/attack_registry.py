@@ -8,7 +8,7 @@ from besiege.core.registry import Registry
 from besiege.core.threat import Access
 
 _MODULES = (
-    "alma ascent apgd bandits blb boundary combine deepfool cw ead evolutionary fab geoda "
+    "alma ascent apgd bandits beam blb boundary combine deepfool cw ead evolutionary fab geoda "
     "hopskipjump jsma lspga nattack nes noise oblivious prgf opgd opt optmargin partial rays "
     "sigmazero square superdeepfool universal zoo"
 )

@@ -19,6 +19,7 @@ from besiege.core.answer import Aim, Answer, Loss, Scan, Through
 from besiege.core.attack_registry import fitting
 from besiege.core.ball import Ball
 from besiege.core.blocks import together
+from besiege.core.cells import Cells
 from besiege.core.dice import Dice
 from besiege.core.errors import AttackError, StochasticError, ThreatError
 from besiege.core.meter import Meter
@@ -145,6 +146,14 @@ class Siege:
         must_take_codes(victim, "this attack")
         assert victim.levels is not None
         return victim.levels
+
+    @property
+    def cells(self) -> Cells:
+        """The cells of pixel values that a layer of the victim does not tell apart."""
+        victim = self._queries.oracle.victim
+        must_have_cells(victim, "this attack")
+        assert victim.cells is not None
+        return victim.cells
 
     @property
     def broken(self) -> Tensor:
@@ -460,6 +469,16 @@ def must_take_codes(victim: Victim, attack: str) -> None:
         raise AttackError(
             f"{attack} sends thermometer codes, but {victim.name} takes images: attack a model "
             "whose first layer is 'thermometer', such as 'MODEL+thermometer(levels=16)', or use pgd"
+        )
+
+
+def must_have_cells(victim: Victim, attack: str) -> None:
+    """Refuse a victim without a layer that rounds pixel values to a few."""
+    if victim.cells is None:
+        raise AttackError(
+            f"{attack} searches the values of a layer that rounds pixels, but {victim.name} shows "
+            "its network all pixel values: attack a model whose first layer, or a layer of its "
+            "detector, is 'bits' or 'thermometer', such as 'MODEL+bits(depth=3)', or use pgd"
         )
 
 

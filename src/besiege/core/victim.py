@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import torch
 from torch import Tensor, nn
 
+from besiege.core.cells import Cells
 from besiege.core.cuda_graphs import Captures
 from besiege.core.dice import Dice
 from besiege.core.errors import InputError, VictimError, near
@@ -76,6 +77,9 @@ class Victim(ABC):
     levels : int, optional
         Levels of thermometer codes, ``[rows, channels, levels, height, width]``, which it takes in
         place of images. Default: it takes images only.
+    cells : Cells, optional
+        The cells of pixel values that a layer in front does not tell apart, or a detector's; the
+        fewest where there are several. Default: there are none.
     captures : Captures, optional
         CUDA graphs of its passes. Default: none.
     withheld : Withheld, optional
@@ -108,6 +112,7 @@ class Victim(ABC):
     draws: int = 1
     together: int = 0
     levels: int | None = None
+    cells: Cells | None = None
     captures: Captures | None = None
     withheld: Withheld | None = None
     behind: Victim | None = None

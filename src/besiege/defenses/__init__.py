@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from besiege.defenses.detecting import Detector, Examined, detector
     from besiege.defenses.filters import Blur, Median, PilBlur
     from besiege.defenses.jpeg import Jpeg
-    from besiege.defenses.layers import Layer, Unclamped
+    from besiege.defenses.layers import Layer, Rounding, Unclamped
     from besiege.defenses.learned import PixelDefend, Reform
     from besiege.defenses.lid import LID
     from besiege.defenses.magnet import MagNet
@@ -53,6 +53,7 @@ __all__ = [
     "RandMix",
     "Reform",
     "ResizePad",
+    "Rounding",
     "Smoothed",
     "Squeezing",
     "Thermometer",
@@ -76,7 +77,7 @@ __getattr__, __dir__ = lazily(
         "filters": "Blur Median PilBlur",
         "jpeg": "Jpeg",
         "learned": "PixelDefend Reform",
-        "layers": "Layer Unclamped",
+        "layers": "Layer Rounding Unclamped",
         "lid": "LID",
         "magnet": "MagNet",
         "nlm": "NonLocalMeans",

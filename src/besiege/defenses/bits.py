@@ -8,15 +8,16 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from besiege.core.cells import MOST, Cells
 from besiege.core.dice import Dice
 from besiege.core.fields import check_fields, checked, one_of
 from besiege.core.text import is_whole
-from besiege.defenses.layers import Layer, layer
+from besiege.defenses.layers import Rounding, layer
 
 
 @layer("bits")
 @dataclass(frozen=True)
-class BitDepth(Layer):
+class BitDepth(Rounding):
     """Pixels rounded to ``2**depth`` values, both ends of the box included (Xu et al. 2018).
 
     Rounding has no gradient; the surrogate is the identity.
@@ -48,11 +49,23 @@ class BitDepth(Layer):
 
     def transform(self, x: Tensor, box: tuple[float, float], dice: Dice) -> Tensor:
         low, width = box[0], box[1] - box[0]
-        levels = float(2**self.depth if self.levels is None else self.levels)
+        levels = float(self._levels)
         share = (x - low) / width
         if self.how == "floor":
             return torch.floor(share * levels) / levels * width + low
         return torch.round(share * (levels - 1)) / (levels - 1) * width + low
 
+    @property
+    def _levels(self) -> int:
+        return 2**self.depth if self.levels is None else self.levels
+
     def surrogate(self, x: Tensor, box: tuple[float, float], dice: Dice) -> Tensor | None:
         return x
+
+    def cells(self, box: tuple[float, float]) -> Cells | None:
+        steps = self._levels - (self.how == "round")
+        if steps >= MOST:
+            return None
+        values = torch.arange(steps + 1) / steps * (box[1] - box[0]) + box[0]
+        none = Dice(torch.zeros(1, dtype=torch.int64))
+        return Cells.of(lambda x: self.transform(x, box, none), values.tolist(), box)

@@ -19,7 +19,7 @@ from besiege.core.threat import Threat
 from besiege.core.victim import Victim
 from besiege.defenses.detector_files import GUARDS, DetectorFile
 from besiege.defenses.detector_files import LANGUAGE as GUARD_LANGUAGE
-from besiege.defenses.layers import LANGUAGE, LAYERS, Layer
+from besiege.defenses.layers import LANGUAGE, LAYERS, Layer, cells_of
 from besiege.defenses.pooling import LANGUAGE as POOL_LANGUAGE
 from besiege.defenses.pooling import POOLS
 from besiege.defenses.presets import is_form, layers_of_form
@@ -64,6 +64,8 @@ class Defended(Victim):
         # A layer before it would transform codes.
         if layers and isinstance(layers[0], Thermometer):
             self.levels = layers[0].levels
+        # Of layers behind the first, cells are those of its images, and not of pixel values.
+        self.cells = cells_of(layers[0], self.box) if layers else victim.cells
 
     @cached_property
     def name(self) -> str:

@@ -11,6 +11,7 @@ from hashlib import sha256
 import torch
 from torch import Tensor, nn
 
+from besiege.core.cells import coarsest
 from besiege.core.dice import Dice
 from besiege.core.errors import InputError
 from besiege.core.identity import plain
@@ -18,7 +19,7 @@ from besiege.core.samples import Samples, Withheld
 from besiege.core.threat import Access, Threat
 from besiege.core.victim import Victim
 from besiege.defenses.detecting import Detector, Examined, Numbers
-from besiege.defenses.layers import straight
+from besiege.defenses.layers import cells_of, straight
 from besiege.models.classifier import Classifier
 
 _LARGEST = 1e38
@@ -110,6 +111,8 @@ class Detected(Victim):
         self.text = str(detector) if text is None else text
         self.rejects = True
         self.passes = detector.passes * inner.passes
+        squeezed = (cells_of(one, inner.box) for one in detector.layers)
+        self.cells = coarsest([inner.cells, *squeezed])
         self.withheld = calibration.withheld
         self.nominal_rejections = calibration.fpr
         about = {name: getattr(calibration, name) for name in ("threshold", "spread", "gain")}

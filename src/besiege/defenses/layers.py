@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from os.path import dirname
 from pkgutil import iter_modules
 from typing import Any, ClassVar, TypeVar
@@ -11,6 +12,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor, nn
 
+from besiege.core.cells import Cells, are_aligned, are_kept
 from besiege.core.dice import Dice
 from besiege.core.identity import fingerprint, plain
 from besiege.core.registry import Registry
@@ -82,6 +84,31 @@ class Layer(ABC):
 
 class Unclamped(Layer):
     """A layer whose images may leave the box, such as noise that is Gaussian everywhere."""
+
+
+class Rounding(Layer):
+    """A layer that shows every pixel value, each on its own, as one of a few."""
+
+    @abstractmethod
+    def cells(self, box: tuple[float, float]) -> Cells | None:
+        """The cells of pixel values that it does not tell apart; None for too many to search."""
+
+    def __call__(self, x: Tensor, box: tuple[float, float], dice: Dice) -> Tensor:
+        """Rounded images whose gradient is the surrogate's, or zero where a search keeps cells."""
+        shown = super().__call__(x, box, dice)
+        if shown.requires_grad and are_aligned() and are_kept(cells_of(self, box)):
+            return straight(0 * shown, shown.detach())
+        return shown
+
+
+def cells_of(layer: Layer, box: tuple[float, float]) -> Cells | None:
+    """The cells of a layer that rounds; None of anything else."""
+    return _cells(layer, box) if isinstance(layer, Rounding) else None
+
+
+@lru_cache(maxsize=64)
+def _cells(layer: Rounding, box: tuple[float, float]) -> Cells | None:
+    return layer.cells(box)
 
 
 def _digest(part: Victim | nn.Module) -> str:

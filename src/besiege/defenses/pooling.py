@@ -110,6 +110,7 @@ class Pooled(Victim):
         self.pool = Pool(draws, of)
         self.draws, self.of = draws, of
         self.passes = draws * victim.passes
+        self.cells = victim.cells
 
     @cached_property
     def name(self) -> str:

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from besiege.core.cells import are_aligned
 from besiege.core.dice import Dice
 from besiege.core.errors import InputError
 from besiege.core.victim import Victim
 from besiege.defenses.bits import BitDepth
 from besiege.defenses.detecting import Detector, Examined, Numbers, detector
 from besiege.defenses.filters import Median
-from besiege.defenses.layers import Layer
+from besiege.defenses.layers import Layer, straight
 from besiege.defenses.nlm import NonLocalMeans
 
 
@@ -81,9 +82,16 @@ class Squeezing(Detector):
 
     def examine(self, victim: Victim, x: Tensor, dice: Dice, numbers: Numbers) -> Examined:
         logits = victim(x, dice)
+        seen = [
+            victim(squeezer(x, victim.box, dice.of("squeezer", place)), dice)
+            for place, squeezer in enumerate(self.squeezers)
+        ]
         own = logits.softmax(1)
-        far = []
-        for place, squeezer in enumerate(self.squeezers):
-            squeezed = squeezer(x, victim.box, dice.of("squeezer", place))
-            far.append((own - victim(squeezed, dice).softmax(1)).abs().sum(1))
-        return Examined(logits, torch.stack(far).amax(0))
+        score = torch.stack([(own - one.softmax(1)).abs().sum(1) for one in seen]).amax(0)
+        if score.requires_grad and are_aligned():
+            # With the share m that two distributions have in common, the distance is 2 (1 - m),
+            # which is flat where m is near zero; -2 log(m) is not. All must agree: their sum.
+            sure = logits.log_softmax(1)
+            common = [torch.minimum(sure, one.log_softmax(1)).logsumexp(1) for one in seen]
+            score = straight(-2 * torch.stack(common).sum(0), score.detach())
+        return Examined(logits, score)

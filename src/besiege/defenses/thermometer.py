@@ -7,14 +7,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from besiege.core.cells import Cells
 from besiege.core.dice import Dice
-from besiege.core.thermometer import level
-from besiege.defenses.layers import Layer, layer
+from besiege.core.thermometer import level, middle
+from besiege.defenses.layers import Rounding, layer
 
 
 @layer("thermometer")
 @dataclass(frozen=True)
-class Thermometer(Layer):
+class Thermometer(Rounding):
     """Every pixel value as a code of `levels` channels that are 0 or 1 (Buckman et al. 2018).
 
     A value at the share s of the box has the level ``j = floor(0.99999 s levels)``, and channel l
@@ -50,3 +51,7 @@ class Thermometer(Layer):
         steps = torch.arange(self.levels, device=x.device, dtype=x.dtype).view(-1, 1, 1)
         share = (x - box[0]) / (box[1] - box[0])
         return (1 - (share.unsqueeze(2) * self.levels - steps).clamp(0, 1)).flatten(1, 2)
+
+    def cells(self, box: tuple[float, float]) -> Cells | None:
+        values = torch.tensor(middle(self.levels, box))
+        return Cells.of(lambda x: values[level(x, box, self.levels)], values.tolist(), box)

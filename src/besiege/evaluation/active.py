@@ -216,7 +216,7 @@ def _inapplicable(victim: Victim, threat: Threat) -> str:
 
 def _usable(attack: Attack, threat: Threat) -> bool:
     """Whether an attack needs nothing but the model: no substitute, other images or a layer."""
-    if attack.needs_substitute or attack.uses_starts or attack.sends_codes:
+    if attack.needs_substitute or attack.uses_starts or attack.needs_layer:
         return False
     try:
         fits(attack, threat)

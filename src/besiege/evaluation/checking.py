@@ -25,7 +25,7 @@ from besiege.core.errors import (
 from besiege.core.oracle import Access
 from besiege.core.record import Keep, Leave
 from besiege.core.samples import Samples
-from besiege.core.siege import must_take_codes
+from besiege.core.siege import must_have_cells, must_take_codes
 from besiege.core.terms import Terms
 from besiege.core.text import MOST, check_whole, short
 from besiege.core.threat import Goal, Linf, Threat
@@ -65,6 +65,8 @@ def check(
         )
     if attack.sends_codes:
         must_take_codes(victim, f"'{attack}'")
+    if attack.needs_cells:
+        must_have_cells(victim, f"'{attack}'")
     check_grid(victim, samples)
     if starts is not None:
         check_starts(starts, samples)
@@ -174,7 +176,7 @@ def fitting(
         and threat.goal in attack.goals
         and (threat.eps is not None or attack.minimal)
         and (has_substitute or not attack.needs_substitute)
-        and not attack.sends_codes
+        and not attack.needs_layer
     ]
 
 

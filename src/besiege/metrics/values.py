@@ -106,7 +106,8 @@ class ModelFigures:
 
     ``name`` is its text; ``declared`` is its name in the benchmark, if it is of one; ``surrogates``
     are its layers whose gradient is that of a surrogate; ``passes`` are the forward passes of its
-    networks for one answer. Of a model that may reject images, ``nominal_rejections`` is the share
+    networks for one answer; ``rounds`` says that a layer does not tell pixel values apart which the
+    attack `beam` searches. Of a model that may reject images, ``nominal_rejections`` is the share
     of clean images that its threshold was set to reject on ``calibrated_on`` images, of which
     ``calibrated_here`` are evaluated here.
     """
@@ -125,6 +126,7 @@ class ModelFigures:
     pooled: int = 1
     passes: int = 1
     rejects: bool = False
+    rounds: bool = False
     nominal_rejections: float | None = None
     calibrated_on: int = 0
     calibrated_here: int = 0

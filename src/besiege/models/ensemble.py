@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from besiege.core.cells import coarsest
 from besiege.core.dice import Dice
 from besiege.core.errors import InputError, VictimError, near
 from besiege.core.victim import Victim
@@ -91,6 +92,7 @@ class Ensemble(Victim):
         # A member without a grid accepts images on another member's grid.
         self.grid = self._common("grid")
         self.classes = self._common("classes")
+        self.cells = coarsest([one.cells for one in self.members])
         self.access = min(one.access for one in self.members)
         self.stochastic = any(one.stochastic for one in self.members)
         self.draws = min((one.draws for one in self.members if one.stochastic), default=1)

@@ -182,11 +182,12 @@ def _line(law: str, breaches: list[tuple[Case, str]]) -> str:
 def registered() -> list[Attack]:
     """Every registered attack that can be built by its bare name and attacks any victim.
 
-    Left out are combinators, and attacks of a victim behind a certain layer (`Attack.sends_codes`),
+    Left out are combinators, and attacks of a victim behind a certain layer (`Attack.needs_layer`),
     whose laws are tried on such victims in tests of their own.
     """
-    return [
+    alone = [
         parse(name)
         for name, thing in ATTACKS.items()
-        if not (isinstance(thing, type) and issubclass(thing, Combined)) and not thing.sends_codes
+        if not (isinstance(thing, type) and issubclass(thing, Combined))
     ]
+    return [attack for attack in alone if not attack.needs_layer]

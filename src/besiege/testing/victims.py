@@ -171,7 +171,7 @@ class Counting(Victim):
         self.victim = self.adopt(victim)
         self.access = min(access, victim.access)
         self.metered = metered
-        self.levels = victim.levels  # what it is sent goes on as it is
+        self.levels, self.cells = victim.levels, victim.cells  # what it is sent goes on as it is
         self.forwards = self.backwards = 0
         self.vanished = False
 
@@ -197,7 +197,7 @@ class Altered(Victim):
 
     def __init__(self, victim: Victim, change: Callable[[Tensor], Tensor]) -> None:
         self.victim = self.adopt(victim)
-        self.levels = victim.levels
+        self.levels, self.cells = victim.levels, victim.cells
         self.change = change
 
     def __call__(self, x: Tensor, dice: Dice | None = None) -> Tensor:
