@@ -32,7 +32,8 @@ __getattr__, __dir__ = lazily(
     __name__,
     {
         "certifying": "certified",
-        "comparison": "PairedComparison compare_runs",
+        "compared": "PairedComparison",
+        "comparison": "compare_runs",
         "estimating": "Estimate estimate",
         "evaluations": "Evaluation",
         "single": "evaluate",

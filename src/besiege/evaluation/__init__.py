@@ -16,5 +16,10 @@ __all__ = ["AttackResult", "Crafted", "Verdicts", "craft", "judge"]
 
 __getattr__, __dir__ = lazily(
     __name__,
-    {"attacking": "AttackResult", "crafting": "Crafted craft", "judging": "Verdicts judge"},
+    {
+        "attacking": "AttackResult",
+        "crafting": "Crafted craft",
+        "judging": "judge",
+        "verdicts": "Verdicts",
+    },
 )
