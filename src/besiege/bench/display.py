@@ -167,6 +167,19 @@ class Figure:
     panels: tuple[Sweep | HeatMap | Scatter, ...]
     note: str = ""
 
+    @property
+    def heading(self) -> str:
+        """Its title after its number, if it has one.
+
+        Examples
+        --------
+        >>> Figure("4, 9 and 10", "Transfer", ()).heading
+        'Figures 4, 9 and 10: Transfer'
+        """
+        if not self.name:
+            return self.title
+        return f"Figure{'s' * (' and ' in self.name)} {self.name}: {self.title}"
+
 
 @dataclass(frozen=True, eq=False)
 class Curves:

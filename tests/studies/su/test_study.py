@@ -182,6 +182,12 @@ def test_claims_say_no_and_what_was_not_run(whole: Board) -> None:
     assert found["S2"] == found["S3"] == found["S4"] == found["S5"] == found["S8"] == "not run"
 
 
+def test_headings_name_one_figure_or_several(whole: Board) -> None:
+    headings = [one.heading for one in STUDIES.get("su").figures(whole)]
+    assert "Figure 3: Transfer between models: FGSM" in headings
+    assert "Figures 4, 9 and 10: Transfer between models: I-FGSM" in headings
+
+
 def test_tables_have_the_numbers(whole: Board) -> None:
     one, matrix = matrices_of(whole)[0]
     assert one.title == "FGSM, eps 0.3, untargeted"

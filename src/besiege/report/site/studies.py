@@ -38,9 +38,8 @@ def study_pages(site: Site) -> Iterator[Page]:
     }
     yield Page("study.html", "study", values)
     for path, figure in drawn.items():
-        name = f"Figure {figure.name}: " if figure.name else ""
         shown = {
-            "title": f"{name}{figure.title}",
+            "title": figure.heading,
             "lead": size_in_words(board),
             "panels": [_panel(site, sweep) for sweep in figure.panels],
             "note": figure.note,

@@ -171,7 +171,7 @@ def _descents(board: Board, one: Declared, attack: str) -> Sweep:
                 lines = tuple(points_of(cell.models, left, x, among, one.measure))
                 end = float(x[-1])
                 return Sweep(place, attack, "strength", one.measure, "passes", end, lines)
-    raise UnknownNameError(f"{attack} was not run")
+    raise UnknownNameError(f"'{attack}' was not run")
 
 
 _STRENGTH: dict[str, Callable[[Board, Declared, str], Sweep]] = {

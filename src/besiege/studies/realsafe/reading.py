@@ -127,7 +127,7 @@ def distances(board: Board, knowledge: str, attack: str, norm: str, goal: str) -
                 if cell.covered[m, a].any():
                     found.setdefault(model, []).append((place, cell, m, a))
     if not found:
-        raise UnknownNameError(f"{attack} ({knowledge}) was not run in {norm}, {goal}")
+        raise UnknownNameError(f"'{attack}' ({knowledge}) was not run in {norm}, {goal}")
     rows = {model: _nearest(some) for model, some in found.items()}
     some = next(iter(found.values()))
     with suppress(UnknownNameError):  # figures mark the standard budget
@@ -186,7 +186,7 @@ def progress(board: Board, attack: str, norm: str, goal: str) -> Ends:
             ends = broken_at(cell.first_query[:, a], cell.success[:, a], left)
             nothing = np.full_like(ends, np.nan)
             return Ends(text, place, cell.models, cell.samples, cell.correct, known, ends, nothing)
-    raise UnknownNameError(f"{attack} was not run at the budget alone in {norm}, {goal}")
+    raise UnknownNameError(f"'{attack}' was not run at the budget alone in {norm}, {goal}")
 
 
 def by_steps(
@@ -208,7 +208,7 @@ def by_steps(
             order = [steps[n] for n in sorted(steps)]
             known: Mask = np.asarray(cell.covered[:, order].all(1))
             return place, cell, np.array(sorted(steps), float), cell.left[:, order], known
-    raise UnknownNameError(f"{attack} ({knowledge}) was not run for several numbers of steps")
+    raise UnknownNameError(f"'{attack}' ({knowledge}) was not run for several numbers of steps")
 
 
 def attacks_of(board: Board, norm: str, goal: str) -> Iterator[tuple[str, str, Ends]]:
