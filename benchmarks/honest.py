@@ -10,7 +10,7 @@ import copy
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -156,7 +156,9 @@ def evaluated(one: Honest, form: str, threat: str, count: int, how: str | None) 
     stops = sorted({f.id for f in found.warnings if f.level == "stop"})
     checks = found.examination.checks if found.examination is not None else ()
     robust = None if found.robust is None else found.robust.value
-    return _row(one, form, threat, (count, True, len(data)), robust, stops, checks, began)
+    row = _row(one, form, threat, (count, True, len(data)), robust, stops, checks, began)
+    doubts = found.examination.doubts if found.examination is not None else ()
+    return replace(row, open=[*row.open, *(f"open warning: {rule}" for rule in doubts)])
 
 
 def before(one: Honest, form: str, threat: str) -> Row:
@@ -224,7 +226,9 @@ def honest(
                         file.write(json.dumps(asdict(row)) + "\n")
             rows.append(row)
     stopped, left = sum(bool(row.stops) for row in rows), sum(bool(row.open) for row in rows)
-    print(f"{len(rows)} rows, {stopped} with a stop, {left} with a check that is open\n")
+    print(
+        f"{len(rows)} rows, {stopped} with a stop, {left} with a check or a warning that is open\n"
+    )
     return rows
 
 
