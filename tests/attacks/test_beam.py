@@ -149,7 +149,7 @@ def test_it_finds_images_that_a_detector_accepts_where_ascents_do_not() -> None:
     victim = guarded(0.2)
     given = digits(victim, 30)
     threat = Threat.parse("linf:0.15")
-    ours = craft(victim, Beam(), given, threat)
+    ours = craft(victim, Beam(steps=20, finds=4), given, threat)
     assert torch.equal(ours.success, accepted(victim, ours.images, given.labels) & ours.success)
     found = {
         text: int(craft(victim, parse(text), given, threat).success.sum())

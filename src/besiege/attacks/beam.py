@@ -43,7 +43,8 @@ class Beam(Attack):
     States are sent as images inside the ball that have these cells. A victim that may reject images
     is sent the values of the layer itself, which may lie outside the ball, and answers with the
     classifier's margin. Then, for the best states that are misclassified, Adam moves the pixel
-    values within ball and cells, until an image is misclassified and accepted.
+    values within ball and cells, until an image is misclassified and accepted: from the values of
+    the layer, and from those nearest to the clean image. Meanwhile the layer has no gradient.
 
     Parameters
     ----------
@@ -59,8 +60,8 @@ class Beam(Attack):
     finds : int
         States whose pixel values are searched, of a victim that may reject images.
     climb : int
-        Steps of that search in its first round, each of one forward and backward pass. Of `finds`
-        states the better half goes on in each further round, for twice as many.
+        Steps of that search in its first round, from both starts of all `finds`, each of one
+        forward and backward pass. In each further round the better half goes on, twice as long.
 
     Examples
     --------
@@ -72,7 +73,7 @@ class Beam(Attack):
     width: int = whole_number(3)
     tries: int = whole_number(6)
     tenure: int = whole_number(10, 0)
-    finds: int = whole_number(8)
+    finds: int = whole_number(16)
     climb: int = whole_number(50)
 
     norms = frozenset({Linf})
