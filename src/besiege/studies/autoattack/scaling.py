@@ -145,4 +145,4 @@ def grid(board: Board, cell: str = CELL) -> Grid:
             margin = "-" if found.margin is None else f"{100 * found.margin.value:.1f} %"
             lines.append((model, name, *shown, margin, found.sign))
     heads = ("model", "cross-entropy", *(f"/ {n}" for n in DIVISORS), "margin", "sign")
-    return Grid("accuracy under PGD on divided logits", heads, tuple(lines))
+    return Grid("Figure 2: accuracy under PGD on divided logits", heads, tuple(lines))

@@ -114,6 +114,9 @@ def grid(board: Board, cell: str = CELL) -> Grid:
                 continue
             shown = (f"{100 * rate.value:.2f}" for rate in found.left)
             lines.append((model, loss, *shown, found.sign))
+    if not lines:
+        raise UnknownNameError("no model has all seven attacks of a loss")
     steps = [f"eps * {step}" for step in STEPS]
     heads = ("model", "loss", *steps, *(f"momentum, {one}" for one in steps), "APGD", "sign")
-    return Grid("accuracy under PGD and APGD, 100 steps and 5 restarts", heads, tuple(lines))
+    title = "Tables 9 to 14: accuracy under PGD and APGD, 100 steps and 5 restarts"
+    return Grid(title, heads, tuple(lines))
