@@ -58,15 +58,15 @@ SLIPS: tuple[tuple[str, str, str, str, str], ...] = (
     (
         "detector: squeezing compares logits",
         "defenses/squeezing.py",
-        "far.append((own - victim(squeezed, dice).softmax(1)).abs().sum(1))",
-        "far.append((logits - victim(squeezed, dice)).abs().sum(1))",
+        "(own - one.softmax(1)).abs()",
+        "(logits - one).abs()",
         "tests/defenses/test_squeezing.py::test_the_score_is_the_largest_l1_distance_of_probabilities",
     ),
     (
         "detector: squeezing takes the mean of its squeezers",
         "defenses/squeezing.py",
-        "torch.stack(far).amax(0)",
-        "torch.stack(far).mean(0)",
+        "for one in seen]).amax(0)",
+        "for one in seen]).mean(0)",
         "tests/defenses/test_squeezing.py::test_the_score_is_the_largest_l1_distance_of_probabilities",
     ),
     (

@@ -273,7 +273,7 @@ def test_the_recorded_figures_of_the_reference_are_whole() -> None:
 
     cells = {cell.name: cell for cell in CELLS}
     paths = sorted(RECORDED.glob("*.json"))
-    assert {path.stem for path in paths} == set(cells) and len(paths) >= 6
+    assert {path.stem for path in paths} <= set(cells) and len(paths) >= 18
     for path in paths:
         said, cell = json.loads(path.read_text("utf-8")), cells[path.stem]
         assert (said["model"], said["data"], said["threat"]) == (cell.model, cell.data, cell.threat)

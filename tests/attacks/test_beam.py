@@ -51,7 +51,9 @@ def tiny(layer: Rounding | None, seed: int = 0) -> Victim:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         net = nn.Sequential(nn.Flatten(), nn.Linear(9 * channels, 24), nn.Tanh(), nn.Linear(24, 3))
-        net[1].weight.data *= 4
+        weight = net[1].weight
+        assert isinstance(weight, Tensor)
+        weight.data *= 4
     model = Classifier(net.eval(), classes=3, name="tiny")
     return model if layer is None else Defended(model, layer)
 

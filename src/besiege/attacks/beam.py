@@ -108,9 +108,9 @@ class Beam(Attack):
         moves = Moves.of(siege, rows, reach, state, step)
         tried = self._tried(moves, state)
         loss = torch.full_like(tried.key, -torch.inf, dtype=torch.float32)
-        row, member, place = sent = tried.count.nonzero(as_tuple=True)
+        row, member, place = sent = tried.many.nonzero(as_tuple=True)
         if len(row):
-            moved = moves.made(tried.low[sent], tried.count[sent], row, member)
+            moved = moves.made(tried.low[sent], tried.many[sent], row, member)
             number = torch.where(moved, moves.number[row, member], state.number[row, member])
             loss[sent] = _answer(siege, rows[row], number).loss
         # The state that moves many values goes on alone; of the others the best stay.
@@ -121,7 +121,7 @@ class Beam(Attack):
         place = torch.cat([alone.indices, place % tries], 1)
         score = torch.cat([alone.values, ranked.values[:, : self.width]], 1)
         best = torch.arange(len(rows), device=rows.device)[:, None], member, place
-        moved = moves.made(tried.low[best], tried.count[best], *best[:2])
+        moved = moves.made(tried.low[best], tried.many[best], *best[:2])
         rest = torch.full_like(score, step + 1 + self.tenure, dtype=torch.int32)
         rest[:, 0] = step + 1 + min(self.tenure, _BRIEF)
         new = State(
@@ -247,14 +247,14 @@ class Tried(NamedTuple):
 
     Attributes
     ----------
-    low, count : Tensor
-        The values that move are `count` from place `low` on, in the order of their gains.
+    low, many : Tensor
+        The values that move are `many` from place `low` on, in the order of their gains.
     key : Tensor
         The hash of the state that is reached.
     """
 
     low: Tensor
-    count: Tensor
+    many: Tensor
     key: Tensor
 
 

@@ -17,8 +17,8 @@ from rich.containers import Lines
 from rich.table import Table
 from rich.text import Text
 
+from besiege.core.text import broken_up
 from besiege.report.console import Harmless
-from besiege.report.formats import broken_up
 
 _LONGEST = 6000
 """Longest error message, in characters: all problems of a benchmark are one message."""

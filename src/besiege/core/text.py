@@ -424,3 +424,19 @@ def side(text: str | None, option: str) -> int | tuple[int, int] | None:
     if match is None:
         raise InputError(f"{option} is '{short(text)}': write a length such as 224, or 224x224")
     return int(match[1]) if match[2] is None else (int(match[1]), int(match[2]))
+
+
+def broken_up(name: str, room: int) -> str:
+    """A long name in lines of `room` characters, broken after punctuation where possible.
+
+    Examples
+    --------
+    >>> broken_up("minimal(pgd(steps=20))", 14).splitlines()
+    ['minimal(pgd(', 'steps=20))']
+    """
+    lines = [""]
+    for piece in re.findall(r"[^(,/:\s]+[(,/:)]*\s*|[(,/:)\s]+", name):
+        if lines[-1] and len(lines[-1]) + len(piece.rstrip()) > room:
+            lines.append("")
+        lines[-1] += piece
+    return "\n".join(line.rstrip() for line in lines)

@@ -102,8 +102,9 @@ class Rounding(Layer):
 
 
 def cells_of(layer: Layer, box: tuple[float, float]) -> Cells | None:
-    """The cells of a layer that rounds; None of anything else."""
-    return _cells(layer, box) if isinstance(layer, Rounding) else None
+    """The cells of a layer that rounds, always alike; None of anything else."""
+    rounds = isinstance(layer, Rounding) and not layer.stochastic
+    return _cells(layer, box) if rounds else None
 
 
 @lru_cache(maxsize=64)

@@ -13,9 +13,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from besiege.core.text import broken_up
 from besiege.report.answer import UNKNOWN_MEANS, choice, doubt
 from besiege.report.formats import (
-    broken_up,
     budget_unit,
     distance,
     interval,

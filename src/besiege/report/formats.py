@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -189,22 +188,6 @@ def sentence(text: str) -> str:
     'The loss was rising.'
     """
     return text[:1].upper() + text[1:]
-
-
-def broken_up(name: str, room: int) -> str:
-    """A long name in lines of `room` characters, broken after punctuation where possible.
-
-    Examples
-    --------
-    >>> broken_up("minimal(pgd(steps=20))", 14).splitlines()
-    ['minimal(pgd(', 'steps=20))']
-    """
-    lines = [""]
-    for piece in re.findall(r"[^(,/:\s]+[(,/:)]*\s*|[(,/:)\s]+", name):
-        if lines[-1] and len(lines[-1]) + len(piece.rstrip()) > room:
-            lines.append("")
-        lines[-1] += piece
-    return "\n".join(line.rstrip() for line in lines)
 
 
 def listed(words: Sequence[str]) -> str:

@@ -294,7 +294,8 @@ def _started(arch: str, victim: Classifier, data: Data) -> dict[str, Any]:
         about |= {"mean": victim.mean, "std": victim.std}
     # Only what is not usual: a card of a model without any stays as it is.
     usual = {"box": (0.0, 1.0), "outputs": "logits", "grid": None}
-    about |= {k: mine for k, v in usual.items() if (mine := getattr(victim, k)) != v}
+    mine = {"box": victim.box, "outputs": victim.outputs, "grid": victim.grid}
+    about |= {name: value for name, value in mine.items() if value != usual[name]}
     return about
 
 

@@ -8,11 +8,11 @@ from rich.table import Table
 from rich.text import Text
 
 from besiege.bench.words import origin
+from besiege.core.text import broken_up
 from besiege.metrics.attack_values import AttackFigures, Stage
 from besiege.metrics.values import EvaluationFigures as Evaluation
 from besiege.report.answer import descent, is_cascade, strongest, typical, without_guards
 from besiege.report.formats import (
-    broken_up,
     budget_unit,
     distance,
     each,

@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
-from besiege.report.formats import broken_up
+from besiege.core.text import broken_up
 
 NARROW = 76
 """On narrower terminals the interval of an accuracy goes to a second line."""

@@ -9,6 +9,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from besiege.core.attack_registry import ignores_defense
+from besiege.core.text import broken_up
 from besiege.metrics.values import EvaluationFigures as Evaluation
 from besiege.report.answer import (
     UNKNOWN_MEANS,
@@ -23,7 +24,7 @@ from besiege.report.answer import (
     strongest,
     troubles,
 )
-from besiege.report.formats import broken_up, budget_unit, distance, interval, share
+from besiege.report.formats import budget_unit, distance, interval, share
 from besiege.report.terminal.layout import _NAME, plain_table
 
 
