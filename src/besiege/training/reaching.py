@@ -36,36 +36,45 @@ def relative_reach(
     """
     change = torch.zeros_like(x)
     first: Tensor | None = None
+    # Those that have not left their class. A graph of the GPU takes all rows in all steps: which
+    # ones have left would have to be reported.
+    rows = torch.arange(len(x), device=x.device)
+    captured = x.is_cuda and torch.cuda.is_current_stream_capturing()
     for _ in range(steps):
-        point = x + change
+        if first is not None and not captured:
+            with torch.no_grad():
+                rows = rows[ask((x + change)[rows]).argmax(1) == first[rows]]
+        if not len(rows):
+            break
+        point = (x + change)[rows]
         if not point.requires_grad:
             point.requires_grad_(True)
         logits = ask(point)
-        if first is None:
-            first = logits.detach().argmax(1)
-        inside = logits.detach().argmax(1) == first
-        # A graph of the GPU takes all steps: whether a row is inside would have to be reported.
-        captured = x.is_cuda and torch.cuda.is_current_stream_capturing()
-        if not captured and not bool(inside.any()):
-            break
-        slopes = torch.stack(
-            [torch.autograd.grad(z.sum(), point, create_graph=True)[0] for z in logits.unbind(1)], 1
-        )
-        own = first[:, None]
-        rows = torch.arange(len(x), device=x.device)
-        steep = (slopes - slopes[rows, first][:, None]).flatten(2)
-        gap = (logits - logits.gather(1, own)).abs()
-        # The class itself has no boundary with itself: replaced before the root, whose gradient
-        # at zero is infinite.
-        square = steep.square().sum(2).scatter(1, own, 1.0).clamp_min(_TINY)
-        distance = (gap / square.sqrt()).scatter(1, own, torch.inf)
-        nearest = distance.detach().argmin(1)
-        share = gap[rows, nearest] / square[rows, nearest]
-        move = rowwise(share, x) * steep[rows, nearest].view_as(x)
-        change = change + rowwise(inside.to(x.dtype), x) * (1 + _OVERSHOOT) * move
+        best = logits.detach().argmax(1)
+        first = best if first is None else first
+        own = first[rows]
+        move = _to_the_boundary(point, logits, own)
+        change = change.index_add(0, rows, rowwise((best == own).to(x.dtype), move) * move)
     assert first is not None
     # A row that did not move has no direction: its length is a constant zero.
     moved = change.flatten(1).square().sum(1)
     still = moved <= 0
     length = torch.where(still, torch.zeros_like(moved), moved.clamp_min(_TINY).sqrt())
     return length / x.flatten(1).norm(dim=1).clamp_min(_TINY), first == y
+
+
+def _to_the_boundary(point: Tensor, logits: Tensor, own: Tensor) -> Tensor:
+    """The steps to the nearest of the linear boundaries of their classes, and a little beyond."""
+    slopes = torch.stack(
+        [torch.autograd.grad(z.sum(), point, create_graph=True)[0] for z in logits.unbind(1)], 1
+    )
+    places, column = torch.arange(len(point), device=point.device), own[:, None]
+    steep = (slopes - slopes[places, own][:, None]).flatten(2)
+    gap = (logits - logits.gather(1, column)).abs()
+    # The class itself has no boundary with itself: replaced before the root, whose gradient
+    # at zero is infinite.
+    square = steep.square().sum(2).scatter(1, column, 1.0).clamp_min(_TINY)
+    distance = (gap / square.sqrt()).scatter(1, column, torch.inf)
+    nearest = distance.detach().argmin(1)
+    share = gap[places, nearest] / square[places, nearest]
+    return (1 + _OVERSHOOT) * rowwise(share, point) * steep[places, nearest].view_as(point)
