@@ -93,20 +93,21 @@ def test_it_finds_what_a_search_of_all_choices_finds(name: str) -> None:
 
 def test_the_cells_are_what_the_layer_does_not_tell_apart() -> None:
     for layer in (*LAYERS.values(), BitDepth(5), BitDepth(levels=10, how="floor")):
-        for box in ((0.0, 1.0), (-1.0, 1.0), (0.0, 255.0)):
+        for box in ((0.0, 1.0), (-1.0, 1.0), (0.0, 255.0), (-1.8, 2.1), (-2.1179, 2.64)):
             cells = layer.cells(box)
             assert cells is not None
             low, width = box[0], box[1] - box[0]
-            x = torch.linspace(0, 1, 3001) * width + low
-            edges = torch.tensor(cells.edges)
+            x = (torch.linspace(0, 1, 3001) * width + low).clamp(*box)
+            edges, values = torch.tensor(cells.edges), torch.tensor(cells.values)
+            assert torch.equal(values.clamp(*box), values), "they are sent"
             below = torch.nextafter(edges, torch.full_like(edges, -torch.inf))
-            x = torch.cat([x, edges, below, torch.tensor(cells.values)])
+            x = torch.cat([x, edges, below, values])
             shown = layer.transform(x.view(-1, 1, 1, 1), box, NONE).flatten(1)
             _, number = torch.unique(shown, dim=0, return_inverse=True)
             if isinstance(layer, Thermometer):
                 number = shown.shape[1] - shown.sum(1).long()
             assert torch.equal(cells.number(x), number)
-            assert cells.number(torch.tensor(cells.values)).tolist() == [*range(len(cells))]
+            assert cells.number(values).tolist() == [*range(len(cells))]
             first, last = cells.ends(cells.number(x))
             assert bool(((first <= x) & (x <= last)).all())
 

@@ -17,6 +17,7 @@ from besiege.attacks.attack import parse
 from besiege.core.samples import Samples
 from besiege.core.siege import Siege
 from besiege.core.threat import L0, L2, Norm, Threat
+from besiege.defenses import BitDepth, Calibration, Detected, Squeezing
 from besiege.evaluation import craft
 from besiege.models.classifier import Classifier
 from besiege.testing.victims import digits, images_of, natural
@@ -212,3 +213,16 @@ def test_jsma_on_large_images_keeps_its_map_small(monkeypatch: pytest.MonkeyPatc
         smallest(victim, attack, samples, L0)
     assert maps and max(maps) <= jsma.BYTES
     assert live.peak < jsma.BYTES
+
+
+def test_beam_searches_pixel_values_of_some_rows_at_a_time() -> None:
+    bare = many_classes(10, 32, 16)
+    victim = Detected(bare, Squeezing((BitDepth(3),)), Calibration(1e-4))
+    attack, peaks = parse("beam(steps=6, climb=1)"), []
+    for rows in (32, 64):
+        samples = own_labels(bare, rows, 32)
+        with Live() as live:
+            craft(victim, attack, samples, Threat.parse("linf:8/255"))
+        peaks.append(live.peak / (4 * 3 * 32**2))
+    # A further row has its cells, as whole numbers; searched at once, it was 107 images.
+    assert (peaks[1] - peaks[0]) / 32 < 40

@@ -143,6 +143,9 @@ def test_the_suite_fits_the_victim(found: besiege.Evaluation) -> None:
         *(f"averaged({text}, 20)" for text in [*adaptive[:3], "square(steps=1000)"]),
     ]
     assert asked["oblivious(pgd)"] == 0, "the judge sends its images"
+    on_another = estimate(BITS, "digits", **how, substitute="zoo:digits-natural")
+    attacks = [one.account for one in on_another.prices[2:] if one.account != "curve"]
+    assert attacks[:5] == ["oblivious(pgd)", *adaptive] and "beam" not in attacks
 
 
 def test_robust_accuracy_is_the_worst_of_both_kinds(found: besiege.Evaluation) -> None:

@@ -23,6 +23,7 @@ from besiege.defenses import load
 from besiege.metrics.rows import Rows
 from besiege.metrics.utility import CleanAnswers, utility
 from besiege.models.catalogue import CATALOGUE, ZOO, layer_of, zoo_card, zoo_names
+from besiege.models.sources import unnormalised
 from besiege.training import recipe
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -202,3 +203,18 @@ def test_the_usual_cross_entropy_overstates_the_distilled_net_and_w23_says_so() 
     usual, margin = (rate.value for rate in found.by_attack.values())
     assert usual >= margin + 0.2
     assert "W23" in {finding.id for finding in found.warnings}
+
+
+def test_weights_whose_card_has_a_normalisation_need_it_in_their_text(tmp_path: Path) -> None:
+    weights, card = tmp_path / "w.safetensors", tmp_path / "w.json"
+    text = f"digits_mlp:{weights}"
+    assert unnormalised(text), "no card"
+    for content, asks in (
+        ('{"arch": "digits_mlp"}', False),
+        ('{"arch": "digits_mlp", "mean": [0.1], "std": [0.3]}', True),
+        ('{"accuracy": 0.9}', True),  # of another program
+        ("[1", True),
+    ):
+        card.write_text(content)
+        assert unnormalised(text) is asks, content
+    assert not unnormalised(f"digits_mlp(mean=0.1, std=0.3):{weights}")

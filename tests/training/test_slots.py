@@ -505,6 +505,12 @@ def test_attacks_of_ones_own_inside_others_are_in_the_identity_of_a_training(dat
     assert "parts" not in identify(net(), data, replace(pgd_at, early=pgd_at.attack), 0)
 
 
+def test_what_was_trained_before_keeps_its_identity(data: Data) -> None:
+    """Pinned: with another one, kept weights would be trained again and checkpoints refused."""
+    for plan, start in ((natural, "ddd016ef97243efe"), (pgd_at, "dc937b59892604f5")):
+        assert identify(net(), data, plan, 0)["parts"].startswith(start)
+
+
 def test_networks_inside_layers_are_in_the_identity_of_a_training(data: Data) -> None:
     class Reforms(BitDepth):
         inside = nn.Linear(2, 2)

@@ -26,6 +26,8 @@ from besiege.core.tracker import order
 
 _BRIEF = 3
 """Steps that a value rests where many move at once: many rest, and few would be left to move."""
+_LAST = 4
+"""States of a row for which blocks of rows are made: they hold more in the first rounds."""
 
 
 @register("beam")
@@ -152,14 +154,20 @@ class Beam(Attack):
         return Tried(low, count, key)
 
     def _within(self, siege: Siege, state: State, finds: Finds) -> None:
-        """Search the pixel values of misclassified states, of all at once and then of ever fewer.
-
-        After every round the better half of a row's states goes on, twice as long.
-        """
+        """Search the pixel values of misclassified states, in blocks of rows."""
         # Something of every row is examined, also where nothing was found.
         best = torch.where(finds.found[:, :1, None], finds.number[:, :1], state.number[:, 1:2])
         siege.offer(_inside(siege, best[:, 0]))
         finds = siege.settle(finds)
+        # The last rounds, of few states, take longest: more of a row would leave them too small.
+        for rows in siege.blocks(_LAST):
+            self._search(siege.view(rows), rows_of(finds, rows))
+
+    def _search(self, siege: Siege, finds: Finds) -> None:
+        """Search the pixel values of all states at once, and then of ever fewer.
+
+        After every round the better half of a row's states goes on, twice as long.
+        """
         rows, place = finds.found.nonzero(as_tuple=True)
         siege = siege.view(rows)
         if not len(siege):

@@ -212,7 +212,9 @@ def resolve(
         bare, problem = undefended_model(victim, data)
     if isinstance(suite, str) and suite in SUITES:  # its list may depend on the model
         traits = {"stochastic": victim.stochastic, "pooled": victim.draws > 1}
-        traits |= {"rejects": victim.rejects, "rounds": victim.cells is not None}
+        # With a substitute its gradients are followed, and it has no cells.
+        replaced = bool(given.substitute or request.substitute)
+        traits |= {"rejects": victim.rejects, "rounds": victim.cells is not None and not replaced}
         traits |= {"defended": bare is not None}
         chosen, chained = read_attacks(None, suite, threat, **traits)
     elif problem is not None:

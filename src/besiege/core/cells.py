@@ -61,9 +61,10 @@ class Cells:
             middle = (below + edge) / 2
             over = shown(middle) > halfway
             below, edge = torch.where(over, below, middle), torch.where(over, middle, edge)
-        inside = known.clone()
-        inside[1:] = torch.maximum(inside[1:], edge)
-        return cls(tuple(inside.tolist()), tuple(edge.tolist()))
+        # Rounding may take the highest value out of the box, or the box short of its cell.
+        there = shown(edge) > halfway
+        inside = torch.cat([known[:1], torch.maximum(known[1:], edge)[there]]).clamp(*box)
+        return cls(tuple(inside.tolist()), tuple(edge[there].tolist()))
 
     def __len__(self) -> int:
         return len(self.values)

@@ -284,7 +284,8 @@ def _from_weights(architecture: str, arguments: str, path: Path, text: str) -> C
 def unnormalised(text: str) -> bool:
     """Whether a text names weights of another origin without the mean and std of images.
 
-    What besiege trained has a card beside it, and takes images as they are.
+    What besiege trained has a card beside it: it takes images as they are, unless its card says
+    otherwise, as that of a fine-tuned model may.
 
     Examples
     --------
@@ -293,8 +294,13 @@ def unnormalised(text: str) -> bool:
     """
     source, _, path = text.partition("+")[0].partition(":")
     architecture, _, arguments = source.strip().partition("(")
-    known = architecture in ARCHITECTURES and "mean" not in arguments
-    return known and not Path(path).with_suffix(".json").exists()
+    if architecture not in ARCHITECTURES or "mean" in arguments:
+        return False
+    try:
+        card = json.loads(Path(path).with_suffix(".json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return True
+    return not isinstance(card, dict) or "arch" not in card or card.get("mean") is not None
 
 
 def _from_factory(text: str) -> Victim:

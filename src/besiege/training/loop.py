@@ -378,7 +378,9 @@ def identify(
     about += [] if victim.sizing is None else [str(victim.sizing)]
     digest = hashlib.sha256(json.dumps(about).encode()).hexdigest()
     slots = (plan.objective, plan.radius, plan.update, plan.attack, plan.early)
-    own = [plain(one) for slot in slots for one in _from_outside(slot)]
+    # An empty slot counts, as it did in the identities of all that was trained before.
+    found = ([None] if slot is None else _from_outside(slot) for slot in slots)
+    own = [plain(one) for parts in found for one in parts]
     own += [layer.identity() for layer in layers]
     others = [*plan.sources, *filter(None, (plan.objective.teacher, plan.objective.guide))]
     return {
