@@ -57,6 +57,23 @@ def test_both_curves_fall_and_do_not_cross(run: tuple[Path, Evaluation]) -> None
     assert low[0] > low[-1]
 
 
+@pytest.mark.parametrize("threat", ["linf:0.1", "linf:0.2"])
+def test_at_the_budget_the_curves_are_the_figures(
+    run: tuple[Path, Evaluation], threat: str
+) -> None:
+    """At 0.2 nothing is proved, and the curves go on to it from the last radius that is."""
+    found = (run[1] if threat == THREAT else _certified(None, threat)).figures.certified
+    assert found is not None and found.curve is not None and found.curve.attacked is not None
+    eps, x = float(threat.split(":")[1]), np.array(found.curve.x)
+    (at,) = np.isclose(x, eps, rtol=1e-9).nonzero()[0]
+    assert found.curve.certified[at] == found.certified.value
+    assert found.curve.attacked[at] == found.empirical.value
+    assert set(np.round(8 * x / eps, 6)) >= set(range(9)) and (np.diff(x) > 1e-6 * eps).all()
+    if threat == "linf:0.2":
+        assert found.certified.value == 0 < max(found.curve.certified[1:])
+        assert found.empirical.value < 1
+
+
 def test_page_and_figures_show_both(run: tuple[Path, Evaluation]) -> None:
     from besiege.report import write_page
 

@@ -85,6 +85,22 @@ def test_a_step_curve_holds_its_value_until_the_next_point() -> None:
     assert moves[0, 1] == 0 and moves[1, 0] == 0
 
 
+def test_a_share_that_is_proved_up_to_a_size_is_drawn_up_to_it_only() -> None:
+    """Between two sizes only the share of the larger one is proved, and nothing after the last."""
+    low, high = [1.0, 0.5, 0.25], [1.0, 0.75, 0.5]
+    upper = Curve("withstood", [0, 1, 2], high, low, high, back=("low",))
+    lower = Curve("proved", [0, 1, 2], low, low, low, back=("value", "low", "high"))
+    marks = [Mark(2, "budget 2")]  # which leaves room after the last point
+    svg = drawn(Chart("t", [upper, lower], "x", "size", True, None, marks, banded=1))
+    first, second = (corners(p) for p in svg.iter(f"{SPACE}path") if p.get("class") == "line")
+    band = corners(next(p for p in svg.iter(f"{SPACE}path") if p.get("class") == "band"))
+    moves = np.diff(second, axis=0)
+    moves = moves[np.abs(moves).sum(1) > 0]
+    assert moves[0, 0] == 0 < moves[0, 1], "it falls as soon as the size is larger"
+    assert second[-1, 0] < first[-1, 0] and band[:, 0].max() == second[-1, 0]
+    assert {tuple(one) for one in second} <= {tuple(one) for one in band}, "the gap ends at it"
+
+
 @pytest.mark.parametrize("width", [720, 340])
 @pytest.mark.parametrize("places", [(0.5, 0.51), (0.5, 0.6), (0.01, 0.02), (0.97, 1.0), (0.5, 0.5)])
 def test_marks_that_are_close_have_labels_beside_each_others_lines(

@@ -22,6 +22,8 @@ VOTES = "hits"
 WITHIN = 1 - 1e-6
 """A smallest perturbation must be below this share of a proved radius to contradict it: a judged
 image may exceed its budget by as much."""
+PARTS = 8
+"""The curves have values at multiples of this share of the budget, up to it."""
 
 
 def certified_figures(case: Case) -> Certified | None:
@@ -150,7 +152,10 @@ def _expected(evidence: Evidence) -> float:
 
 
 def _curve(evidence: Evidence, rows: Rows) -> CertifiedCurve | None:
-    """Both accuracies at every radius that was tried, over the images of the attacks' curve."""
+    """Both accuracies at all radii that were proved, and at eighths of the budget.
+
+    They are over the images of the attacks' curve.
+    """
     radius = np.fmax(rows["radius"].astype(float), rows["below"].astype(float))
     known = ~np.isnan(radius)
     if not known.all() or (radius > 0).sum() == 0:
@@ -164,9 +169,19 @@ def _curve(evidence: Evidence, rows: Rows) -> CertifiedCurve | None:
     right = np.isin(
         rows["sample"] if not len(ids) else ids, evidence.clean["sample"][evidence.right]
     )
-    x = np.unique(np.concatenate([[0.0], radius]))
+    x = _sizes(radius, evidence.eps)
     certified = [float((right & (radius >= r * WITHIN)).mean()) for r in x]
     if len(ids):
-        # A perturbation of exactly this size is within it.
-        attacked = tuple(float((right & (ends > r)).mean()) for r in x)
+        # A perturbation of exactly this size is within it, and so is one that rounding made larger.
+        attacked = tuple(float((right & (ends * WITHIN > r)).mean()) for r in x)
     return CertifiedCurve(tuple(x.tolist()), tuple(certified), attacked, len(radius))
+
+
+def _sizes(radius: NDArray[np.float64], eps: float | None) -> NDArray[np.float64]:
+    """Zero, all radii, and the eighths of the budget that differ from them."""
+    found = np.unique(np.concatenate([[0.0], radius]))
+    if eps is None:
+        return found
+    shares = eps / PARTS * np.arange(1, PARTS + 1)
+    new = [one for one in shares if not np.isclose(one, found, rtol=1 - WITHIN, atol=0).any()]
+    return np.sort(np.concatenate([found, new]))

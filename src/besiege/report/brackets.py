@@ -16,13 +16,16 @@ def bracket_chart(evaluation: EvaluationFigures) -> Figure | None:
     given = found.curve
     x, low = list(given.x), list(given.certified)
     title = "Certified and empirical accuracy"
-    curves = [Curve(f"proved ({found.method})", x, low, low, low)]
+    # Between two sizes the larger one's share is proved, and nothing beyond the last one.
+    back = ("value", "low", "high")
+    curves = [Curve(f"proved ({found.method})", x, low, low, low, back=back)]
     caption = f"Of {given.count:,} images, the share that is proved to withstand every perturbation"
     caption += " up to a size."
     if given.attacked is not None:
         high = list(given.attacked)
         # The band of this curve is the gap; where a proof is wrong, W30 says so.
-        curves.insert(0, Curve("withstood the attacks", x, high, [*map(min, low, high)], high))
+        gap = [*map(min, low, high)]
+        curves.insert(0, Curve("withstood the attacks", x, high, gap, high, back=("low",)))
         caption += (
             " Above it, the share that no attack broke within that size, at the same sizes. Robust "
             "accuracy lies in the shaded gap: attacks can only lower the upper curve, and better "

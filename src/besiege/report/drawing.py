@@ -125,25 +125,33 @@ class Drawing:
             yield segment(x, base + 4, x, self.bottom, f"mark {mark.kind}")
             yield text_at(middle, base, mark.label, f"label {mark.kind}", "middle")
 
-    def _corners(self, curve: Curve, column: Sequence[float]) -> list[tuple[float, float]]:
+    def _corners(self, curve: Curve, name: str, end: float) -> list[tuple[float, float]]:
+        column: Sequence[float] = getattr(curve, name)
+        back = name in curve.back
         corners = []
         for row, value in enumerate(column):
             if self.chart.step and row:
-                corners.append((self.x(curve.x[row]), self.y(column[row - 1])))
+                at, level = (row - 1, row) if back else (row, row - 1)
+                corners.append((self.x(curve.x[at]), self.y(column[level])))
             corners.append((self.x(curve.x[row]), self.y(value)))
         if self.chart.step:
-            corners.append((self.x(self.x_high), self.y(column[-1])))
+            corners.append((self.x(end), self.y(column[-1])))
         return corners
 
+    def _end(self, curve: Curve, *names: str) -> float:
+        """Up to where columns are drawn in a chart of steps."""
+        return curve.x[-1] if set(names) & set(curve.back) else self.x_high
+
     def _band(self, style: int, curve: Curve) -> str:
-        high, low = self._corners(curve, curve.high), self._corners(curve, curve.low)
+        end = self._end(curve, "low", "high")
+        high, low = (self._corners(curve, name, end) for name in ("high", "low"))
         around = path([*high, *reversed(low)])
         return (
             f'<path class="band" {colour(style)} d="{around}Z" fill="currentColor" opacity="0.14"/>'
         )
 
     def _line(self, style: int, curve: Curve) -> str:
-        return stroke(style, path(self._corners(curve, curve.value)))
+        return stroke(style, path(self._corners(curve, "value", self._end(curve, "value"))))
 
     def _points(self, style: int, curve: Curve) -> str:
         """Points with a tooltip; a few per curve, since the table has all of them."""
@@ -183,7 +191,8 @@ class Drawing:
             ends = [self.y(curve.value[-1]) for curve in self.curves]
             for order, y in enumerate(apart(ends, 16.0, self.top, self.bottom)):
                 mine = colour(self.styles[order])
-                end = self.right if self.chart.step else self.x(self.curves[order].x[-1])
+                curve = self.curves[order]
+                end = self.x(self._end(curve, "value") if self.chart.step else curve.x[-1])
                 x = self.right + 8
                 # A dotted line leads from the end of a curve to its name.
                 yield (

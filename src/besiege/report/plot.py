@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from besiege.metrics.attack_values import AttackCurve, BudgetCurve
@@ -19,6 +19,9 @@ class Curve:
     """Accuracies with their intervals, in ascending order of x.
 
     ``style`` is the number of its colour, dash and symbol; by default its place in the chart.
+    In a chart of steps a value holds from its point to the next one. For the columns of ``back``
+    it holds from the point before up to its own, and nothing is drawn after the last one: of what
+    is proved at 0.1 nothing is known beyond 0.1.
     """
 
     name: str
@@ -27,6 +30,7 @@ class Curve:
     low: Sequence[float]
     high: Sequence[float]
     style: int | None = None
+    back: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.x)
@@ -35,7 +39,7 @@ class Curve:
         """The curve at these points."""
         columns = (self.x, self.value, self.low, self.high)
         x, value, low, high = ([column[row] for row in rows] for column in columns)
-        return Curve(self.name, x, value, low, high, self.style)
+        return replace(self, x=x, value=value, low=low, high=high)
 
     @classmethod
     def of(cls, given: AttackCurve | BudgetCurve) -> Curve:
