@@ -16,7 +16,7 @@ from torch.nn import functional
 from besiege.bounds import backward, bounding, forward, relaxing
 from besiege.bounds.bounding import BOUNDS, Bounding, margin_bounds
 from besiege.bounds.region import Region
-from besiege.core.errors import BoundError, InputError, ThreatError
+from besiege.core.errors import BoundError, InputError, ThreatError, VictimError
 from besiege.core.threat import L1, L2, Linf, Norm, Threat
 from besiege.models.architectures import ARCHITECTURES
 from besiege.models.classifier import Classifier
@@ -535,10 +535,34 @@ class _Odd(nn.Module):
         (lambda x: x.clamp(0, 6), "limit"),
         (lambda x: x / x, "division|two values"),
         (lambda x: x.flip(0), "flip"),
+        (lambda x: functional.max_pool2d(x.unsqueeze(1), 1).flatten(1), "without channels"),
+        (
+            lambda x: functional.adaptive_max_pool2d(x.unsqueeze(1), 1).flatten(1),
+            "without channels",
+        ),
     ],
 )
 def test_what_has_no_bounds_is_named_with_its_place(odd: Any, named: str) -> None:
     with pytest.raises(BoundError, match=named):
+        Bounding.of(Classifier(_Odd(odd)), _images(0))
+
+
+@pytest.mark.parametrize("kind", [torch.float64, torch.bfloat16])
+def test_networks_in_another_precision_are_refused(kind: torch.dtype) -> None:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(72, 3)).to(kind)
+    with pytest.raises(BoundError, match=f"{str(kind)[6:]}, and bounds are about"):
+        Bounding.of(Classifier(net), _images(0))
+
+
+def test_a_network_that_raises_is_the_model_s_error() -> None:
+    """As of any call of the model: a certificate calls it with another number of images."""
+
+    def odd(x: Tensor) -> Tensor:
+        if len(x) == 3:
+            raise ValueError("not three")
+        return x
+
+    with pytest.raises(VictimError, match="raised ValueError: not three"):
         Bounding.of(Classifier(_Odd(odd)), _images(0))
 
 

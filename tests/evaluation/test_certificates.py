@@ -145,6 +145,21 @@ def test_a_wrong_sign_of_a_multiplier_is_noticed(monkeypatch: pytest.MonkeyPatch
     assert (wrong & (_certified("exact", order).below <= 0.12)).any()
 
 
+@pytest.mark.parametrize("method", ["alpha", "complete"])
+@pytest.mark.parametrize("pools", [False, True])
+def test_networks_without_relus_have_nothing_to_optimise(method: str, pools: bool) -> None:
+    """A linear classifier, or max-pooling only: what crown leaves is open, and no error."""
+    torch.manual_seed(0)
+    first = nn.MaxPool2d((1, 2)) if pools else nn.Identity()
+    victim = Classifier(nn.Sequential(first, nn.Flatten(), nn.Linear(3 if pools else 6, 3)))
+    images = torch.cat([_image(seed, 6) for seed in range(12)])
+    order = _order(victim, images, "linf:0.1")
+    found, crown = _certified(method, order), _certified("crown", order)
+    assert torch.equal(found.outcome, crown.outcome)
+    assert set(found.outcome.tolist()) == {OPEN, PROVED}
+    torch.testing.assert_close(found.margin, crown.margin)
+
+
 def test_a_time_limit_leaves_images_open() -> None:
     images = torch.cat([_image(seed, 12) for seed in range(6)])
     victim = _net(1, (12, 40, 40, 4))

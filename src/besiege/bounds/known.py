@@ -34,6 +34,11 @@ class Unbounded(Exception):
     """Arguments with which a known function has no bounds."""
 
 
+def _must_have_channels(x: Tensor) -> None:
+    if x.ndim != 4:  # torch takes the rows for the channels of one image
+        raise Unbounded("values without channels")
+
+
 def _linear(result: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Found:
     return Linear(weight, bias), [x]
 
@@ -48,6 +53,7 @@ def _convolution(
     dilation: Any = 1,
     groups: int = 1,
 ) -> Found:
+    _must_have_channels(x)
     step, spacing = pair(stride), pair(dilation)
     kernel = weight.shape[2:]
     if padding == "valid":
@@ -105,6 +111,7 @@ def _max_pool(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Found:
+    _must_have_channels(x)
     kernel = pair(kernel_size)
     every = kernel if stride is None or stride == [] else pair(stride)
     size, shape = (pair(t.shape[2:]) for t in (x, result))
@@ -118,6 +125,7 @@ def _max_pool(
 def _adaptive_max(
     result: Tensor, x: Tensor, output_size: Any, return_indices: bool = False
 ) -> Found:
+    _must_have_channels(x)
     size, shape = (pair(t.shape[2:]) for t in (x, result))
     spans = [adaptive_spans(size[i], shape[i]) for i in (0, 1)]
     return MaxPool(pool_windows(size, shape, spans).to(x.device), shape), [x]

@@ -128,6 +128,9 @@ def optimised(
         return back, lost.flatten(1).sum(1)
 
     variables = [*slopes.values(), *(p for n, p in prices.items() if split[n])]
+    if not variables:  # a network without ReLUs: nothing can be chosen
+        least = lower(graph, len(graph.nodes) - 1, parts.functions, parts.of, region, bounds, {})
+        return Optimised(least, parts, looseness)
     adam = torch.optim.Adam(variables, lr=RATE)
     best = torch.full_like(needed, -torch.inf)
     last = len(graph.nodes) - 1

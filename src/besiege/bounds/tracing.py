@@ -18,9 +18,9 @@ from torch.overrides import TorchFunctionMode, resolve_name
 from besiege.bounds.graph import Graph, Node
 from besiege.bounds.known import FACTS, KNOWN, Unbounded
 from besiege.bounds.operations import Constant, Linear, Operation, Reshaping, Scaling
-from besiege.core.door import is_single, named_logits
+from besiege.core.door import is_single, is_theirs, named_logits, raised
 from besiege.core.errors import BoundError
-from besiege.core.victim import Victim
+from besiege.core.victim import Victim, floating
 from besiege.defenses.defended import Defended
 from besiege.models.classifier import Classifier
 
@@ -57,7 +57,12 @@ def trace(victim: Victim, example: Tensor) -> Graph:
             )
             values = recorder.keep(Scaling(1 / std, -mean / std), [values], (values - mean) / std)
         with recorder.inside(network.module), recorder:
-            answer = named_logits(network.module(values))
+            try:
+                answer = named_logits(network.module(values))
+            except BaseException as problem:
+                if not is_theirs(problem):
+                    raise
+                raise raised(problem, tuple(images.shape)) from problem
         graph = recorder.finished(answer)
         _must_agree(graph, network, example[:8])
     return graph
@@ -87,6 +92,12 @@ def _network(victim: Victim) -> Classifier:
     if victim.outputs == "probabilities":
         raise BoundError(
             f"'{name}' returns probabilities: bounds need logits. Return those of the last layer"
+        )
+    kind = floating(victim.module)
+    if kind is not None and kind.dtype != torch.float32:
+        raise BoundError(
+            f"'{name}' computes in {str(kind.dtype).removeprefix('torch.')}, and bounds are about "
+            "networks in float32: certify a copy in that precision, net.float()"
         )
     return victim
 

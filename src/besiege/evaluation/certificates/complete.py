@@ -88,6 +88,8 @@ def split(
     lowest = float(sure.min()) if len(sure) else torch.inf
     found = optimised(graph, parts, region, relaxed.bounds, needed[parts.of], STEPS)
     bounds, parts, count = found.least, found.parts, 1 + len(parts)
+    if not graph.bent:  # nothing can be split
+        return min(lowest, float(bounds.min())), count
     choice = _loosest(graph, found.looseness)
     while True:
         proved = bounds > needed[0]
