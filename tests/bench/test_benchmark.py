@@ -113,6 +113,15 @@ def test_all_problems_are_told_at_once() -> None:
     assert lines[0] == "digits.toml has 6 problems:" and len(lines) == 7
 
 
+def test_a_list_of_models_is_told_the_table() -> None:
+    content: dict[str, Any] = tomllib.loads(GOOD) | {"models": ["zoo:digits-natural"]}
+    with pytest.raises(InputError) as found:
+        benchmark_of(content, "digits.toml")
+    said = str(found.value)
+    assert "- models: it should be a table of NAME = VALUE, but it is ['zoo:" in said
+    assert "models: none is declared" not in said
+
+
 def test_files_that_are_no_benchmark_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text("name = ")
     (tmp_path / "b.toml").write_text("")

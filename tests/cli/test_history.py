@@ -35,6 +35,8 @@ def test_the_change_is_said_and_listed(besiege: Besiege, tmp_path: Path) -> None
     told = besiege("history", str(run))
     assert told.code == 0 and "current" in told.out and "worse" in told.out
     assert max(map(len, told.out.splitlines())) <= 80
+    assert "made (UTC)" in told.out
+    assert not [line for line in told.out.splitlines() if line.strip() == "UTC"], "a row wraps"
     (one,) = json.loads(besiege("history", str(run), "--json").out)
     assert one["history"][0]["change"]["p"] < 0.001 and one["made"] >= one["history"][0]["made"]
 

@@ -150,6 +150,7 @@ def test_a_network_that_besiege_cannot_build_is_not_evaluated(
     said = besiege("train", "natural", *TRAIN[2:4], *arch, "--epochs", "1", *TRAIN[-2:])
     assert said.code == 0 and "weights  mine.safetensors" in said.out
     assert "evaluate it with" not in said.out
+    assert "net.load_state_dict(safetensors.torch.load_file('mine.safetensors'))" in said.out
 
 
 def test_a_teacher_is_announced(besiege: Besiege) -> None:

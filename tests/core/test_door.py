@@ -116,6 +116,10 @@ def test_a_backward_pass_that_raises_is_named() -> None:
     [
         (lambda x, y: y.to(torch.complex64), "complex64 logits"),
         (lambda x, y: y.long(), "int64 logits"),
+        (
+            lambda x, y: y.argmax(1),
+            r"int64 logits.*function_model\(function, classes=N, access='dec",
+        ),
         (lambda x, y: y > 0, "bool logits"),
         (lambda x, y: y.to_sparse(), "sparse_coo logits"),
         (lambda x, y: y.to("meta"), "meta tensor"),

@@ -141,6 +141,17 @@ def test_a_saturated_half_is_found_by_its_gradients() -> None:
     assert "saturated" in checks[0].seen
 
 
+def test_weights_drawn_when_the_model_is_made_are_no_memory() -> None:
+    def make() -> Classifier:
+        return Classifier(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
+
+    found = [check for check in both(make, digits()) if check.rule == "W46"]
+    assert len(found) == 2, "before the attacks and after them"
+    for check in found:
+        assert "made at random, so that every copy is another model" in check.seen
+        assert "load its trained weights" in check.advice and "stateful" not in check.seen
+
+
 def test_a_memory_is_found_only_by_a_fresh_copy_and_that_is_said() -> None:
     alone = examined(lambda net: Memory(net, 0.02), fresh=False)
     assert "no fresh copy" in alone[2].number or alone[2].outcome == "failed"

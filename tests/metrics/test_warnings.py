@@ -488,7 +488,7 @@ def test_w15_no_better_than_chance() -> None:
     assert "W15" not in case(144, 2) and "W15" in case(105, 2)
     untrained = evidence(clean=clean.having(correct=np.zeros(N, bool)))
     (found,) = [finding for finding in findings(untrained) if finding.id == "W15"]
-    assert found.advice.startswith("Check that its trained weights were loaded, mean and std")
+    assert found.advice.startswith("Check that its trained weights were loaded, the range")
 
 
 def test_w16_and_w17_nobody_is_believed() -> None:

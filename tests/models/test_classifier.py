@@ -138,7 +138,7 @@ def test_images_of_other_channels_than_the_normalisation_are_refused() -> None:
 
 def test_grey_images_where_colour_is_meant_name_the_layer() -> None:
     victim = Classifier(linear(), mean=(0.5,) * 3, std=(0.5,) * 3, name="net")
-    says = r"are grey.*takes colour: write net\+adapt\(size=\(4, 6\), channels=3\)"
+    says = r"are grey.*takes colour: write 'net\+adapt\(size=\(4, 6\), channels=3\)'"
     with pytest.raises(InputError, match=says):
         victim(torch.rand(2, 1, 4, 6))
 

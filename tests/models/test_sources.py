@@ -194,6 +194,34 @@ def test_a_factory_in_a_file(tmp_path: Path) -> None:
         load(f"{path}:broken")
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("nets", "'nets.py:make'"),
+        ("nets:plain", "'nets.py:plain'"),
+        ("nets:wide(width=3)", "'nets.py:wide(width=3)'"),
+    ],
+)
+def test_a_file_without_its_suffix_is_told_how_it_is_written(
+    typed: str, meant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "nets.py").write_text(FACTORY)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UnknownNameError) as found:
+        load(typed)
+    assert f"a function in a file is written {meant}" in str(found.value)
+
+
+def test_a_classifier_inside_a_module_is_told_the_order(tmp_path: Path) -> None:
+    path = tmp_path / "nets.py"
+    path.write_text(
+        "from torch import nn\nimport besiege\n\ndef make():\n"
+        "    return nn.Sequential(besiege.Classifier(nn.Flatten()), nn.Softmax(1))\n"
+    )
+    with pytest.raises(InputError, match=r"Classifier\(nn.Sequential\(net, layer\), mean="):
+        load(f"{path}:make")
+
+
 @pytest.fixture
 def nets(tmp_path: Path) -> Path:
     path = tmp_path / "nets.py"

@@ -54,9 +54,10 @@ def benchmark_of(
     header = {name: value for name, value in content.items() if name != "cells"}
     stand_ins = {"name": "benchmark", "data": "", "models": {}, "cells": ()}
     benchmark, unread = _valid(Benchmark, header, stand_ins, "", problems)
-    raw = content.get("models")
+    raw = content.get("models", {})
     models = raw if isinstance(raw, dict) else {}
-    problems += _header_problems(benchmark, models)
+    if isinstance(raw, dict):  # without the models' names, no other problem can be named
+        problems += _header_problems(benchmark, models)
     cells: list[Cell] = []
     given = content.get("cells")
     if not isinstance(given, list) or not given:
@@ -162,6 +163,7 @@ def _told(found: ValidationError, kind: type[Value], place: str) -> Iterator[str
             yield f"{where}: it is missing"
         elif one["type"] != "missing":
             message = one["msg"].replace("Input should", "it should", 1)
+            message = message.replace("a valid dictionary", "a table of NAME = VALUE")
             yield f"{where}: {message}, but it is {quoted(one['input'])}"
 
 

@@ -8,6 +8,7 @@ bytes in memory and writes to files that the caller has opened.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -177,8 +178,22 @@ def _duck(
     memory.files = {f"{place}/{name}": content for name, content in files.items()}
     try:
         yield duck, memory, place
+    except Exception as problem:
+        if _interrupted(problem):
+            raise KeyboardInterrupt from problem
+        raise
     finally:
         memory.files, memory.written = {}, {}
+
+
+def _interrupted(problem: Exception) -> bool:
+    """Whether the user interrupted a query: DuckDB turns Ctrl-C into an error of its own.
+
+    It raises RuntimeError between two steps of a query. An interrupt inside `_Memory`, which DuckDB
+    calls, becomes an error with the traceback as its text.
+    """
+    said = str(problem)
+    return said == "Query interrupted" or re.search("^KeyboardInterrupt", said, re.M) is not None
 
 
 def _unmasked(columns: Mapping[str, Any]) -> dict[str, Column]:

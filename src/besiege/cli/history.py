@@ -57,12 +57,17 @@ def _print(evaluation: EvaluationFigures) -> None:
         ["commit"] if any((evaluation.commit, *(o.commit for o in evaluation.history))) else []
     )
     right = ("clean", "median" if minimal else "robust")
-    rows = screen.columns("made", "model", *commits, *right, "95 %", "", right=right)
+    # The zone in the heading: in every row it would not fit 80 columns.
+    made = [evaluation.made, *(old.made for old in evaluation.history)]
+    zone = " UTC" if all(moment(one).endswith(" UTC") for one in made if one) else ""
+    rows = screen.columns(
+        "made (UTC)" if zone else "made", "model", *commits, *right, "95 %", "", right=right
+    )
 
     def add(one: EvaluationFigures | Earlier, digest: str, median: float | None, word: str) -> None:
         found = one.robust
         rows.add_row(
-            moment(one.made) if one.made else "unknown",
+            moment(one.made).removesuffix(zone) if one.made else "unknown",
             digest[:10],
             *([one.commit or ""] if commits else []),
             share(one.clean),

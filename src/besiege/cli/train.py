@@ -179,6 +179,8 @@ def train(
     if facts["source"] is not None:
         next_one = _evaluation(facts, data, layout)
         screen.verbatim(results, Text(f"evaluate it with\n{wrapped(next_one, results.width)}"))
+    elif ".py:" in arch:
+        screen.say(results, Text(_loading(arch, path)))
     return 0
 
 
@@ -187,6 +189,14 @@ def _start(arch: str) -> str:
     return (
         f"The training starts from the weights that {arch} returns: if they are trained already, "
         "they are trained further."
+    )
+
+
+def _loading(arch: str, weights: Path) -> str:
+    """How the weights of a network in a file are used: its function is what loads them."""
+    return (
+        f"To evaluate them, load them in the function that makes the network ({arch}):\n"
+        f"net.load_state_dict(safetensors.torch.load_file({str(weights)!r}))"
     )
 
 

@@ -84,6 +84,12 @@ def named_logits(answer: object) -> object:
     return getattr(answer, "logits", answer)
 
 
+_LABELS = (
+    ". A model that answers one label for each image is evaluated as "
+    "besiege.function_model(function, classes=N, access='decision')"
+)
+
+
 def must_be_real(logits: Tensor, name: str = "the model") -> None:
     """Refuse logits that are not dense floating-point numbers in memory."""
     if logits.is_meta:
@@ -95,6 +101,7 @@ def must_be_real(logits: Tensor, name: str = "the model") -> None:
         raise VictimError(
             f"{name} answered {kind.removeprefix('torch.')} logits, but logits are dense "
             "floating-point numbers: wrap the module so that it returns those"
+            f"{_LABELS if logits.ndim == 1 else ''}"
         )
 
 

@@ -154,8 +154,9 @@ def chance(right: int, count: int, classes: int) -> Iterator[Finding]:
         "W15",
         f"the model classifies only {100 * right / count:.1f} % of the clean images correctly, "
         f"hardly more than guessing would ({100 * guess:.1f} %).",
-        "Check that its trained weights were loaded, mean and std (in the units of the images: "
-        "0.485, not 123.7), the order of the channels, and the order of the classes.",
+        "Check that its trained weights were loaded, the range of the images that it takes (they "
+        "are given from 0 to 1, not to 255), mean and std (in the units of the images: 0.485, not "
+        "123.7), the order of the channels, and the order of the classes.",
         "stop",
     )
 

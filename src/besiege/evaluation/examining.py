@@ -243,6 +243,9 @@ def examine_again(
                 if _strays(subject, batch, eps) and by_chance(fresh, subject, images, of, eps):
                     number = f"{int(different.sum())} of {len(different)} answers differ"
                     return [sameness.stochastic(sameness.AGAIN, number)]
+                if sameness.made_at_random(fresh, subject, images, of, eps):
+                    what, advice = sameness.MADE_AT_RANDOM, sameness.LOADED
+                    return [_changed(different, kind, what, advice)]
                 return [_changed(different, kind, "stateful")]
         return [_ascended(subject, clean, fresh, eps, seed, compared)]
 
@@ -281,7 +284,7 @@ def _strays(subject: Subject, batch: Asked, eps: float) -> bool:
     return bool(apart(batch.answers, subject.ask(batch.images, batch.of), eps).any())
 
 
-def _changed(differ: Tensor, kind: str, what: str) -> Check:
+def _changed(differ: Tensor, kind: str, what: str, advice: str = sameness.STATELESS) -> Check:
     different, count = int(differ.sum()), len(differ)
     return Check(
         sameness.AGAIN,
@@ -289,7 +292,7 @@ def _changed(differ: Tensor, kind: str, what: str) -> Check:
         f"{different} of {count} answers differ",
         f"after the attacks, the model answers {different} of {count} {kind} differently from a "
         f"fresh copy: it is {what}.",
-        sameness.STATELESS,
+        advice,
         "W46",
     )
 

@@ -178,6 +178,8 @@ class Sameness:
             order = torch.arange(len(self.images) - 1, -1, -1, device=self.of.device)
             answers = self.subject.with_victim(new).ask(self.images[order], self.of[order])
         if self._differs(answers, order):
+            if made_at_random(fresh, self.subject, self.images, self.of, self.eps):
+                return self._failed("on a fresh copy of the model", MADE_AT_RANDOM, LOADED)
             return self._stateful("on a fresh copy of the model")
         if earlier is None or not len(earlier.images):
             return None
@@ -225,6 +227,22 @@ STATELESS = (
     "attacks and judge see other models. Reset the state before every answer, or evaluate the "
     "model without it."
 )
+
+MADE_AT_RANDOM = "made at random, so that every copy is another model"
+LOADED = (
+    "The function that makes the model draws numbers, such as initial weights: load its trained "
+    "weights there, or fix the seed."
+)
+
+
+def made_at_random(fresh: Fresh, subject: Subject, images: Tensor, of: Tensor, eps: float) -> bool:
+    """Whether two fresh copies answer their first query differently: a state would be the same."""
+    answers = []
+    for _ in range(2):
+        new = fresh()
+        with new.held():
+            answers.append(subject.with_victim(new).ask(images, of))
+    return bool(apart(answers[0], answers[1], eps).any())
 
 
 def by_chance(fresh: Fresh, subject: Subject, images: Tensor, of: Tensor, eps: float) -> bool:

@@ -218,7 +218,17 @@ def called(make: Callable[..., Any], arguments: Mapping[str, Any], where: str) -
     except BaseException as error:
         if isinstance(error, (BesiegeError, KeyboardInterrupt)):
             raise
-        raise InputError(f"'{where}' failed: {described(error)}") from error
+        raise InputError(f"'{where}' failed: {described(error)}{_within(error)}") from error
+
+
+def _within(error: BaseException) -> str:
+    """What to do about a Classifier that was made part of a module, which it is not."""
+    if not isinstance(error, TypeError) or "Classifier is not a Module subclass" not in str(error):
+        return ""
+    return (
+        ". A Classifier is a model with its normalisation and no nn.Module: put the layers "
+        "together first, as in Classifier(nn.Sequential(net, layer), mean=..., std=...)"
+    )
 
 
 def check_arguments(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
@@ -275,10 +276,8 @@ def _channels_advice(name: str, takes: int, x: Tensor) -> str:
     if x.ndim != 4 or (takes, x.shape[1]) != (3, 1):
         return "images are [rows, channels, height, width]"
     size = x.shape[2] if x.shape[2] == x.shape[3] else tuple(x.shape[2:])
-    return (
-        "these are grey, and it takes colour: write "
-        f"{name}+adapt(size={size}, channels=3), or choose another model"
-    )
+    adapted = shlex.quote(f"{name}+adapt(size={size}, channels=3)")
+    return f"these are grey, and it takes colour: write {adapted}, or choose another model"
 
 
 def normalisation(

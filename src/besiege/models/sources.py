@@ -151,9 +151,19 @@ def _advice(text: str) -> str:
         return f"name the function in it that makes the model, such as '{text}:make'"
     if text.endswith(SUFFIXES):
         return f"write its architecture before it, such as 'resnet20:{text}'"
+    if (own := _own_file(text)) is not None:
+        return f"a function in a file is written '{own}'"
     known = [f"zoo:{n}" for n in zoo_names()] + [f"public:{n}" for n in PUBLIC]
     close = near(text, known)
     return close if close.startswith("did you mean") else "`besiege models` lists the names"
+
+
+def _own_file(text: str) -> str | None:
+    """The factory in a file that exists and whose suffix was left out, such as 'nets.py:make'."""
+    match = re.fullmatch(r"([\w./\\-]+?)(?:\.py)?(?::(\w+)(\(.*\))?)?", text, re.DOTALL)
+    if match is None or not Path(f"{match[1]}.py").is_file():
+        return None
+    return f"{match[1]}.py:{match[2] or 'make'}{match[3] or ''}"
 
 
 def save_zoo(
@@ -257,6 +267,10 @@ def _from_public(name: str) -> Classifier:
 
 def _from_weights(architecture: str, arguments: str, path: Path, text: str) -> Classifier:
     if architecture not in ARCHITECTURES:
+        if (own := _own_file(text)) is not None:
+            raise UnknownNameError(
+                f"'{text}' names no model: a function in a file is written '{own}' ({_WRITTEN})"
+            )
         raise UnknownNameError(
             f"'{text}' names no model: no architecture is called '{architecture}', "
             f"{near(architecture, [*ARCHITECTURES, 'zoo', 'public', *SCHEMES])} ({_WRITTEN})"
