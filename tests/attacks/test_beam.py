@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -14,7 +16,7 @@ from besiege.attacks.attack import parse
 from besiege.attacks.beam import Beam
 from besiege.core.cells import Cells
 from besiege.core.dice import Dice
-from besiege.core.errors import AttackError, StochasticError, ThreatError
+from besiege.core.errors import AttackError, InputError, StochasticError, ThreatError
 from besiege.core.samples import Samples
 from besiege.core.threat import Goal, Linf, Threat
 from besiege.core.victim import Victim
@@ -110,6 +112,60 @@ def test_the_cells_are_what_the_layer_does_not_tell_apart() -> None:
             assert cells.number(values).tolist() == [*range(len(cells))]
             first, last = cells.ends(cells.number(x))
             assert bool(((first <= x) & (x <= last)).all())
+
+
+def test_cells_of_a_map_that_is_not_even_have_their_values_inside() -> None:
+    """What such a map shows may lie above the whole cell: the search would send another one."""
+
+    def shown(x: Tensor) -> Tensor:
+        return (4 * x.sqrt()).round() / 4
+
+    cells = Cells.of(shown, [0.0, 0.25, 0.5, 0.75, 1.0], (0.0, 1.0))
+    values = torch.tensor(cells.values)
+    assert cells.number(values).tolist() == [0, 1, 2, 3, 4]
+    assert shown(values).tolist() == [0.0, 0.25, 0.5, 0.75, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("shown", "values", "said"),
+    [
+        (lambda x: 1 - x.round(), [0.0, 1.0], "not all that the layer shows"),
+        (lambda x: (4 * x).round() / 4, [0.0, 0.5, 1.0], "not all that the layer shows"),
+        (lambda x: (2 * x).round() / 2, [0.0, 0.5], "not all that the layer shows"),
+        (lambda x: x.round(), [1.0, 0.0], "not all that the layer shows"),
+        (lambda x: x.round(), [], "at least one value"),
+    ],
+)
+def test_cells_that_are_not_those_of_the_map_are_refused(
+    shown: Any, values: list[float], said: str
+) -> None:
+    with pytest.raises(InputError, match=said):
+        Cells.of(shown, values, (0.0, 1.0))
+
+
+def test_cells_that_are_none_are_refused_before_any_work() -> None:
+    with pytest.raises(InputError, match="2 values and 3 edges"):
+        Cells((0.0, 1.0), (0.2, 0.4, 0.6))
+    with pytest.raises(InputError, match="finite"):
+        Cells((0.0, math.nan), (0.5,))
+    with pytest.raises(InputError, match="between their edges"):
+        Cells((0.0, 0.4), (0.5,))
+    bare = besiege.models.load("zoo:digits-natural")
+    with pytest.raises(InputError, match=r"cells\(\) of Listing returned a list"):
+        Defended(bare, Listing([0.0, 1.0]))
+
+
+@dataclass(frozen=True)
+class Listing(Rounding):
+    """It has no hash, and no cells but their values."""
+
+    values: list[float]
+
+    def transform(self, x: Tensor, box: tuple[float, float], dice: Dice) -> Tensor:
+        return x.round()
+
+    def cells(self, box: tuple[float, float]) -> Any:
+        return self.values
 
 
 def test_a_victim_has_the_cells_of_what_sees_its_pixels() -> None:

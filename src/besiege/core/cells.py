@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -10,6 +11,8 @@ from typing import Self
 
 import torch
 from torch import Tensor
+
+from besiege.core.errors import InputError
 
 MOST = 256
 """Most cells: where there are more, they are hardly wider than the steps of stored images."""
@@ -31,6 +34,20 @@ class Cells:
 
     values: tuple[float, ...]
     edges: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        order = [self.values[:1], *zip(self.edges, self.values[1:], strict=False)]
+        ends = [end for pair in order for end in pair]
+        if len(self.values) != len(self.edges) + 1 or not all(map(math.isfinite, ends)):
+            raise InputError(
+                f"cells have {len(self.values)} values and {len(self.edges)} edges: give finite "
+                "numbers, and one edge fewer than values"
+            )
+        if ends != sorted(ends):
+            raise InputError(
+                "the values of cells do not lie between their edges: give both in ascending order, "
+                "or build the cells with Cells.of"
+            )
 
     @classmethod
     def of(
@@ -54,6 +71,8 @@ class Cells:
         tensor([0, 1, 2])
         """
         known = torch.tensor(values, dtype=torch.float32)
+        if not len(known):
+            raise InputError("cells have at least one value: name all that the layer shows")
         halfway = (known[1:] + known[:-1]) / 2
         # Found by halving, not computed: the map rounds, and an edge may lie a unit elsewhere.
         below, edge = (torch.full_like(halfway, end) for end in box)
@@ -61,10 +80,27 @@ class Cells:
             middle = (below + edge) / 2
             over = shown(middle) > halfway
             below, edge = torch.where(over, below, middle), torch.where(over, middle, edge)
-        # Rounding may take the highest value out of the box, or the box short of its cell.
+        # Rounding may take the box short of the last cell, which then is none.
         there = shown(edge) > halfway
-        inside = torch.cat([known[:1], torch.maximum(known[1:], edge)[there]]).clamp(*box)
-        return cls(tuple(inside.tolist()), tuple(edge[there].tolist()))
+        rises = _close(shown(below) - known[:-1], known) & (
+            _close(shown(edge) - known[1:], known) | ~there
+        )
+        seen = torch.cat([known[:1], known[1:][there]])
+        ends = shown(edge.new_tensor(box)) - seen[[0, -1]]
+        if not (bool(rises.all()) and bool(_close(ends, known).all())):
+            raise InputError(
+                f"the {len(known)} values given are not all that the layer shows of pixel values "
+                f"from {box[0]:g} to {box[1]:g}, ascending, or its values fall where pixel values "
+                "rise: cells(box) may return None, and no cells are searched"
+            )
+        below, edge = below[there], edge[there]
+        edge = edge.cummax(0).values if len(edge) else edge
+        inside = seen.clone()
+        inside[:-1] = torch.minimum(inside[:-1], below)
+        # Rounding may also take the highest value out of the box.
+        inside[1:] = torch.maximum(inside[1:], edge)
+        inside = inside.clamp(*box)
+        return cls(tuple(inside.tolist()), tuple(edge.tolist()))
 
     def __len__(self) -> int:
         return len(self.values)
@@ -84,6 +120,13 @@ class Cells:
         low = torch.cat([-beyond, edges])
         high = torch.cat([torch.nextafter(edges, -beyond), beyond])
         return low[number], high[number]
+
+
+def _close(difference: Tensor, known: Tensor) -> Tensor:
+    """Which differences from known values are rounding."""
+    finest = float((known[1:] - known[:-1]).min()) if len(known) > 1 else 0.0
+    rounding = 8 * torch.finfo(torch.float32).eps * float(known.abs().max())
+    return difference.abs() <= max(0.01 * finest, rounding)
 
 
 def coarsest(given: Sequence[Cells | None]) -> Cells | None:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from besiege.core.cells import Cells, are_aligned, are_kept
 from besiege.core.dice import Dice
+from besiege.core.errors import InputError
 from besiege.core.identity import fingerprint, plain
 from besiege.core.registry import Registry
 from besiege.core.victim import Victim
@@ -103,8 +104,18 @@ class Rounding(Layer):
 
 def cells_of(layer: Layer, box: tuple[float, float]) -> Cells | None:
     """The cells of a layer that rounds, always alike; None of anything else."""
-    rounds = isinstance(layer, Rounding) and not layer.stochastic
-    return _cells(layer, box) if rounds else None
+    if not isinstance(layer, Rounding) or layer.stochastic:
+        return None
+    try:
+        found = _cells(layer, box)
+    except TypeError:  # a layer that has no hash, such as one with a list
+        found = layer.cells(box)
+    if not (found is None or isinstance(found, Cells)):
+        raise InputError(
+            f"cells() of {type(layer).__name__} returned a {type(found).__name__}: return "
+            "besiege.core.cells.Cells, or None"
+        )
+    return found
 
 
 @lru_cache(maxsize=64)
