@@ -142,7 +142,7 @@ def test_models_that_would_be_attacked_through_themselves_are_refused_when_joine
         (replace(SMOKE, size="smok"), "did you mean 'smoke'"),
         (replace(SMOKE, only="grey*"), "matches no cell"),
         (replace(SMOKE, models=("natural", "natural")), "lists 'natural' twice"),
-        (Choice("cifar10", models=("deepdefense",)), "is absent: DeepDefense"),
+        (Choice("imagenet", models=("fd",)), "is absent: feature denoising"),
     ],
 )
 def test_wrong_choices_are_told(choice: Choice, said: str) -> None:
