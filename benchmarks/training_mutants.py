@@ -352,8 +352,8 @@ SLIPS: tuple[tuple[str, str, str, str, str], ...] = (
     (
         "deepdefense: the perturbation is detached",
         "training/reaching.py",
-        "point = x + change\n",
-        "point = x + change.detach()\n        change = change.detach()\n",
+        "point = (x + change)[rows]\n",
+        "point = (x + change.detach())[rows]\n        change = change.detach()\n",
         "tests/training/test_objectives.py::test_reach_trains_for_distance_and_pulls_errors_back",
     ),
     (

@@ -45,7 +45,7 @@ def trace(victim: Victim, example: Tensor) -> Graph:
         If the victim is no such network, or has an operation without a bound; the message names
         the operation and the module that calls it.
     """
-    network = _network(victim)
+    network = _network(victim, example.dtype)
     # Autograd counts changes in place, which an inference tensor does not show.
     with torch.inference_mode(False), torch.no_grad(), network.held():
         images = example[:1].repeat(ROWS, 1, 1, 1)
@@ -68,8 +68,8 @@ def trace(victim: Victim, example: Tensor) -> Graph:
     return graph
 
 
-def _network(victim: Victim) -> Classifier:
-    """The victim, if it is a network whose logits can be bounded."""
+def _network(victim: Victim, precision: torch.dtype) -> Classifier:
+    """The victim, if it is a network whose logits of images in a precision can be bounded."""
     name = victim.name
     if victim.stochastic:
         raise BoundError(
@@ -94,10 +94,11 @@ def _network(victim: Victim) -> Classifier:
             f"'{name}' returns probabilities: bounds need logits. Return those of the last layer"
         )
     kind = floating(victim.module)
-    if kind is not None and kind.dtype != torch.float32:
+    if kind is not None and kind.dtype != precision:
+        mine, given = (str(one).removeprefix("torch.") for one in (kind.dtype, precision))
         raise BoundError(
-            f"'{name}' computes in {str(kind.dtype).removeprefix('torch.')}, and bounds are about "
-            "networks in float32: certify a copy in that precision, net.float()"
+            f"'{name}' computes in {mine}, and bounds are about images in {given}: certify a copy "
+            "of the network in that precision, such as net.float()"
         )
     return victim
 
