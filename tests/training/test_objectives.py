@@ -325,6 +325,29 @@ def test_reach_trains_for_distance_and_pulls_errors_back() -> None:
     assert float(gain) < float(reward), "a step down its gradient lowers it: it is not detached"
 
 
+def test_rows_that_one_step_does_not_take_out_of_their_class_go_on() -> None:
+    """Their later steps count, and gradients pass through all of them."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(6, 24), nn.Tanh(), nn.Linear(24, 5)).double()
+        x = torch.rand(40, 6, dtype=torch.float64)
+    with torch.no_grad():
+        model[0].weight *= 6  # type: ignore[operator]  # a parameter
+    y = model(x).argmax(1)
+    once, more = (relative_reach(model, x, y, steps)[0] for steps in (1, 8))
+    going = once != more
+    assert 5 < int(going.sum()) < 35 and bool((more[going] > 0).all())
+    weight = next(model.parameters())
+    (slope,) = torch.autograd.grad(relative_reach(model, x[going], y[going], 8)[0].sum(), weight)
+    way = torch.randn(weight.shape, generator=torch.Generator().manual_seed(2), dtype=weight.dtype)
+    ends = []
+    for side in (1e-7, -2e-7):
+        with torch.no_grad():
+            weight.add_(side * way)
+        ends.append(float(relative_reach(model, x[going], y[going], 8)[0].sum()))
+    assert (ends[0] - ends[1]) / 2e-7 == pytest.approx(float((slope * way).sum()), rel=1e-3)
+
+
 def test_gradients_of_reach_are_those_of_differences() -> None:
     """Through every step of DeepFool, whose slopes depend on the weights too."""
     model, (x, y, _) = net().double(), batch()
