@@ -332,7 +332,7 @@ def test_rows_that_one_step_does_not_take_out_of_their_class_go_on() -> None:
         model = nn.Sequential(nn.Linear(6, 24), nn.Tanh(), nn.Linear(24, 5)).double()
         x = torch.rand(40, 6, dtype=torch.float64)
     with torch.no_grad():
-        model[0].weight *= 6  # type: ignore[operator]  # a parameter
+        next(model.parameters()).mul_(6)
     y = model(x).argmax(1)
     once, more = (relative_reach(model, x, y, steps)[0] for steps in (1, 8))
     going = once != more
