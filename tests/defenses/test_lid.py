@@ -74,7 +74,7 @@ def test_points_uniform_in_a_ball_have_its_dimension(d: int) -> None:
 
 def test_distances_by_a_matrix_product_are_distances() -> None:
     generator = torch.Generator().manual_seed(0)
-    for size in (10, 2000):
+    for size in (10, 2000, 2048):  # 2048: as a convolution
         reference = 1 + torch.randn(30, size, generator=generator)
         query = 1 + torch.randn(7, size, generator=generator)
         exact = (query[:, None].double() - reference).square().sum(2).float()

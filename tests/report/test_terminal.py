@@ -369,6 +369,23 @@ def test_a_log_gets_a_line_for_each_stage() -> None:
     ]
 
 
+def test_a_log_hears_of_a_long_attack_every_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    file = io.StringIO()
+    with bar("zoo:x", Console(file=file, width=80)) as tell:
+        for now in (0.0, 30.0, 59.0, 61.0, 100.0, 122.0):
+            tell(Event(10 + now, 200, "apgd", Stage("apgd", 400, 360 - int(now), 0.4, now)))
+        now = 183.0
+        tell(Event(200, 200, "apgd", Stage("apgd", 400, 200, 1.0, now)))
+    assert file.getvalue().splitlines() == [
+        "zoo:x: apgd, 5 % done after 0.00 s, 360 of 400 images left",
+        "zoo:x: apgd, 36 % done after 1 min 01 s, 299 of 400 images left",
+        "zoo:x: apgd, 66 % done after 2 min 02 s, 238 of 400 images left",
+        "zoo:x: apgd broke 200 of 400 images in 3 min 03 s",
+    ]
+
+
 @pytest.mark.parametrize(
     ("width", "times"), [(60, r"[\d:-]+ left"), (80, r"[\d:]+ so far, [\d:-]+ left")]
 )

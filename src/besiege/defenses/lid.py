@@ -175,7 +175,24 @@ class Reference(NamedTuple):
         if values.shape[1] <= _SMALL:
             return (values[:, None] - self.values).square().sum(2)
         size: Tensor = torch.linalg.vector_norm(values, dim=1, keepdim=True).square()
-        return functional.linear(values, self.values, -0.5 * self.sizes).mul(-2) + size
+        return _products(values, self.values, -0.5 * self.sizes).mul(-2) + size
+
+
+def _products(values: Tensor, references: Tensor, bias: Tensor) -> Tensor:
+    """``values @ references.T + bias``.
+
+    On a CPU, as a convolution with kernels as large as the image: oneDNN's convolutions are twice
+    as fast there as the matrix products of MKL (AMD EPYC, torch 2.13), forward and backward. The
+    order of the values does not matter, so that the channels-last images are views.
+    """
+    side = 8
+    if values.device.type != "cpu" or values.dtype != torch.float32 or values.shape[1] % side**2:
+        return functional.linear(values, references, bias)
+
+    def images(rows: Tensor) -> Tensor:
+        return rows.unflatten(1, (side, side, -1)).movedim(-1, 1)
+
+    return functional.conv2d(images(values), images(references), bias).flatten(1)
 
 
 def dimension(squared: Tensor, k: int, own: Tensor | None = None) -> Tensor:
@@ -199,8 +216,7 @@ def dimension(squared: Tensor, k: int, own: Tensor | None = None) -> Tensor:
     """
     if own is not None:
         squared = squared.masked_fill(own, torch.inf)
-    near = squared.topk(k, dim=1, largest=False).values
-    # Sorted here: the largest is the last one of topk only where it sorts.
+    near = squared.topk(k, dim=1, largest=False, sorted=False).values
     farthest = near.amax(1, keepdim=True).clamp_min(torch.finfo(near.dtype).tiny / _CLOSEST)
     ratio = (near / farthest).clamp_min(_CLOSEST)
     return 2 / (-ratio.log()).mean(1).clamp_min(_FLATTEST)

@@ -28,6 +28,8 @@ if TYPE_CHECKING:  # slow to import
 
 _BEFORE = "done before"
 """In place of the time of an attack whose records were there already."""
+_SILENCE = 60.0
+"""Seconds after which a log gets another line about what still runs."""
 
 
 @contextmanager
@@ -42,7 +44,7 @@ def bar(title: str, console: Console | None = None) -> Iterator[Callable[[Event]
         Where to show it; by default below the cell of a notebook, or on standard error. A terminal
         has one bar for the running attack and one for all the work, which disappear at the end,
         and a line for every finished attack. A notebook has one line that is replaced. Elsewhere a
-        line is printed whenever an attack begins or ends.
+        line is printed whenever an attack begins or ends, and every minute in between.
 
     Yields
     ------
@@ -190,12 +192,13 @@ def _line(finding: Finding) -> Text:
 
 
 def _lines(title: str, console: Console) -> Callable[[Event], None]:
-    """Print a line whenever an attack begins or ends, for logs."""
-    begin = time.monotonic()
+    """Print a line whenever an attack begins or ends, and after a minute without one, for logs."""
+    begin = latest = time.monotonic()
     begun: set[tuple[str, str]] = set()  # workers go from one attack to another and back
     kept = _Kept()
 
     def tell(event: Event) -> None:
+        nonlocal latest
         for finding in event.findings:
             console.print(_line(finding), soft_wrap=True)
         before = kept.line(event)
@@ -203,15 +206,18 @@ def _lines(title: str, console: Console) -> Callable[[Event], None]:
             return
         if before.plain:
             console.print(before, soft_wrap=True)
-        stage, about = event.stage, event.title or title
-        if (about, event.text) not in begun:
+        stage, about, now = event.stage, event.title or title, time.monotonic()
+        ended = stage is not None and stage.share >= 1
+        if (about, event.text) not in begun or (not ended and now - latest >= _SILENCE):
             begun.add((about, event.text))
+            latest = now
             share = 100 * event.done / event.total if event.total else 0.0
-            passed = seconds(time.monotonic() - begin)
-            console.print(
-                Text(f"{about}: {event.text}, {share:.0f} % done after {passed}"), soft_wrap=True
-            )
-        if stage is not None and stage.share >= 1:
+            line = f"{about}: {event.text}, {share:.0f} % done after {seconds(now - begin)}"
+            if stage is not None and not ended:
+                line += f", {stage.left:,} of {stage.before:,} images left"
+            console.print(Text(line), soft_wrap=True)
+        if stage is not None and ended:
+            latest = now
             broken = f"broke {stage.before - stage.left:,}"
             what = "failed on some" if stage.failed else broken
             took = f"({_BEFORE})" if stage.kept else f"in {seconds(stage.seconds)}"
