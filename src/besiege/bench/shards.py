@@ -14,7 +14,7 @@ from besiege.bench.spec import Request, Shard
 from besiege.bench.store import key_of
 from besiege.bench.withheld import left_out
 from besiege.core.errors import InputError
-from besiege.core.samples import Samples, Withheld
+from besiege.core.samples import Samples, Withheld, in_box
 from besiege.core.text import side
 from besiege.core.victim import Victim
 from besiege.data import load as load_data
@@ -131,10 +131,7 @@ class _Levels:
 
 def boxed(data: Data, victim: Victim, scaled: bool) -> Samples:
     """Samples of the data, checked; `scaled` says to scale pixels in [0, 1] to the victim's box."""
-    images = data.images
-    if scaled:
-        low, high = victim.box
-        images = images * (high - low) + low
+    images = in_box(data.images, victim.box) if scaled else data.images
     return Samples.of(images, data.labels, box=victim.box, classes=victim.classes, ids=data.ids)
 
 

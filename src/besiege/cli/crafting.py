@@ -19,7 +19,7 @@ from besiege.core import presets
 from besiege.core.ball import ball
 from besiege.core.errors import Finding, InputError, ThreatError
 from besiege.core.knowledge import Knowledge
-from besiege.core.samples import Samples
+from besiege.core.samples import Samples, in_box
 from besiege.core.threat import Goal, Threat
 from besiege.core.victim import Victim
 from besiege.data import Data
@@ -183,8 +183,7 @@ def _labelled(victim: Victim, data: Data, seed: int) -> Data:
 
 
 def _samples(victim: Victim, data: Data, target: int | None) -> Samples:
-    low, high = victim.box
-    images = data.images if victim.box == (0.0, 1.0) else data.images * (high - low) + low
+    images = in_box(data.images, victim.box)
     targets = None
     if target is not None:
         if bool((data.labels == target).any()):

@@ -15,6 +15,18 @@ _SLACK = 1e-6
 """How far rounding may put a pixel outside the box; it is clamped silently."""
 
 
+def in_box(images: Tensor, box: tuple[float, float]) -> Tensor:
+    """Images with pixels in [0, 1], as data have them, with pixels in the box of a model.
+
+    Examples
+    --------
+    >>> in_box(torch.tensor([0.0, 0.5, 1.0]), (-1.0, 1.0))
+    tensor([-1.,  0.,  1.])
+    """
+    low, high = box
+    return images if box == (0.0, 1.0) else images * (high - low) + low
+
+
 @runtime_checkable
 class Labelled(Protocol):
     """Images with their labels and ids, as `besiege.data.load` returns them: pixels in [0, 1]."""

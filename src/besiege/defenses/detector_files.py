@@ -21,7 +21,7 @@ from torch import Tensor
 from besiege.core.errors import BesiegeError, DataError, InputError, UnknownNameError, near
 from besiege.core.files import read_file
 from besiege.core.registry import Registry
-from besiege.core.samples import Withheld, WithheldImages
+from besiege.core.samples import Withheld, WithheldImages, in_box
 from besiege.core.shell import shell
 from besiege.core.text import short
 from besiege.core.victim import Victim
@@ -214,8 +214,7 @@ def _referenced(about: Mapping[str, Any], victim: Victim, path: Path) -> Tensor:
             f"{about['data']} ({about['split']}) holds other images than those that the detector "
             f"{path} was fitted with: use that data set, or fit the detector again"
         )
-    low, high = victim.box
-    return chosen.images * (high - low) + low
+    return in_box(chosen.images, victim.box)
 
 
 def as_ranges(ids: Sequence[int]) -> str:

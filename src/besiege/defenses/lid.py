@@ -190,7 +190,7 @@ def _products(values: Tensor, references: Tensor, bias: Tensor) -> Tensor:
         return functional.linear(values, references, bias)
 
     def images(rows: Tensor) -> Tensor:
-        return rows.unflatten(1, (side, side, -1)).movedim(-1, 1)
+        return rows.reshape(len(rows), side, side, -1).movedim(-1, 1)
 
     return functional.conv2d(images(values), images(references), bias).flatten(1)
 

@@ -17,7 +17,7 @@ from besiege.core import notebook, presets
 from besiege.core.errors import Finding, GradientError, InputError
 from besiege.core.knowledge import Knowledge
 from besiege.core.record import Keep, Leave, Record
-from besiege.core.samples import Labelled, Samples
+from besiege.core.samples import Labelled, Samples, in_box
 from besiege.core.text import quoted
 from besiege.core.threat import Goal, Threat
 from besiege.core.victim import Victim
@@ -302,9 +302,7 @@ def _of_data(data: Any, ids: Any, victim: Victim) -> tuple[Tensor, Tensor, Any]:
             f"no labels were given with the {type(data).__name__}: pass images and labels, or data "
             "that besiege.data.load has read, such as besiege.data.load(loader, count=100)"
         )
-    low, high = victim.box
-    images = data.images if victim.box == (0.0, 1.0) else data.images * (high - low) + low
-    return images, data.labels, data.ids if ids is None else ids
+    return in_box(data.images, victim.box), data.labels, data.ids if ids is None else ids
 
 
 def craft_and_judge(

@@ -12,6 +12,7 @@ from besiege.core.dice import Dice
 from besiege.core.examination import Check
 from besiege.core.region import distances
 from besiege.core.rowwise import pick
+from besiege.core.samples import in_box
 from besiege.core.threat import Linf
 from besiege.core.victim import Victim
 from besiege.evaluation.subject import Fresh, Subject
@@ -86,8 +87,7 @@ class Sameness:
         self.of = torch.cat([rows, rows])
         self.images = torch.cat([subject.images[:count], near])
         self.reference = subject.ask(self.images, self.of)
-        low, high = subject.victim.box
-        noise = dice.of("noise").uniform(subject.images.shape[1:]) * (high - low) + low
+        noise = in_box(dice.of("noise").uniform(subject.images.shape[1:]), subject.victim.box)
         self.others = subject.ball.snap(torch.cat([subject.images.flip(0), noise]))
         own = torch.arange(len(subject), device=rows.device)
         self.others_of = torch.cat([own.flip(0), own])

@@ -19,7 +19,7 @@ from besiege.core.ball import ball
 from besiege.core.dice import Dice
 from besiege.core.errors import InputError, near
 from besiege.core.oracle import Oracle, full_precision
-from besiege.core.samples import WithheldImages
+from besiege.core.samples import WithheldImages, in_box
 from besiege.core.text import check_whole
 from besiege.core.threat import Access, Linf
 from besiege.core.victim import Victim
@@ -145,7 +145,7 @@ def fit_detector(
     )
     compared = {} if reference is None else {"reference": material.reference}
     calibration = calibrate(
-        victim, detector, tensors | compared, _boxed(held, victim), fpr, withheld, tick
+        victim, detector, tensors | compared, in_box(held.images, victim.box), fpr, withheld, tick
     )
     named = reference is not None and reference.name in CATALOGUE
     if not named:  # images that no name leads to are kept in the file
@@ -274,8 +274,8 @@ def _material(
         # None of them is a query: distances to itself would give an image away.
         reference = pool.subset(detector.references, seed)
         pool = pool.take(~torch.isin(pool.ids, reference.ids))
-    clean = _boxed(pool, victim)
-    compared = empty if reference is None else _boxed(reference, victim)
+    clean = in_box(pool.images, victim.box)
+    compared = empty if reference is None else in_box(reference.images, victim.box)
     eps = detector.contrast(held.shape)
     if eps is None:
         return Material(clean, compared, empty, empty, torch.arange(len(clean))), reference
@@ -287,11 +287,6 @@ def _material(
         )
     noise = noisy(clean[kept], adversarial, victim.box, pool.ids[kept], seed)
     return Material(clean, compared, adversarial, noise, kept), reference
-
-
-def _boxed(data: Data, victim: Victim) -> Tensor:
-    low, high = victim.box
-    return data.images * (high - low) + low
 
 
 def fooled(victim: Victim, clean: Tensor, labels: Tensor, eps: float) -> tuple[Tensor, Tensor]:

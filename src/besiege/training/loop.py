@@ -17,6 +17,7 @@ from besiege.core.dice import Dice
 from besiege.core.errors import InputError, VictimError
 from besiege.core.identity import plain
 from besiege.core.oracle import Oracle
+from besiege.core.samples import in_box
 from besiege.core.threat import Goal
 from besiege.core.victim import Victim
 from besiege.data.dataset import Data
@@ -140,8 +141,7 @@ def train(
 
 def boxed(data: Data, box: tuple[float, float]) -> Data:
     """Data with pixels in [0, 1] as a model takes them: in its box."""
-    low, high = box
-    return data if box == (0.0, 1.0) else replace(data, images=data.images * (high - low) + low)
+    return replace(data, images=in_box(data.images, box))
 
 
 def _taken_apart(

@@ -13,7 +13,7 @@ from torch import Tensor
 from besiege.core.ball import ball
 from besiege.core.errors import InputError, VictimError
 from besiege.core.oracle import Oracle, full_precision
-from besiege.core.samples import Samples
+from besiege.core.samples import Samples, in_box
 from besiege.core.text import check_whole
 from besiege.core.threat import Access, Linf
 from besiege.core.victim import Victim
@@ -310,8 +310,7 @@ def _pixels(data: Samples | Data, victim: Victim) -> Tensor:
     """Images as the victim takes them: `Data` are in [0, 1], `Samples` already in its box."""
     images = data.images
     if isinstance(data, Data):
-        low, high = victim.box
-        images = images * (high - low) + low
+        images = in_box(images, victim.box)
     images = images.detach().cpu().contiguous()
     return ball(Linf, images, torch.inf, victim.box, victim.grid).received(images)
 
