@@ -1,9 +1,10 @@
-"""What layers of defenses cost: alone, and PGD-10 behind each over the network's bare passes.
+"""What layers of defenses cost: alone, and PGD-10 behind each over the twin's bare passes.
 
 python benchmarks/layers.py [--layer TEXT ...] [--count 200] [--trials 3] [--json FILE]
 
 ms_image    CPU milliseconds of the layer for one image, forward only, in one batch;
-over_floor  PGD-10 that lets no row leave, judging left out, over the network's bare passes;
+over_floor  PGD-10 that lets no row leave, on the network's twin behind the layer, without confirming
+            and judging, over the twin's bare passes;
 bare        the same without a layer comes first: what the attack itself costs;
 standing    images that PGD-10 did not break; stochastic layers are attacked with two draws a step.
 
@@ -31,7 +32,7 @@ from besiege.evaluation.crafting import craft
 
 # A script finds its neighbours, not its package: the root makes it one.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from benchmarks.harness import Bench, bench, counted, cpu, finish, parser, race
+from benchmarks.harness import Bench, Seen, bench, counted, cpu, finish, parser, race
 
 LAYERS = (
     "bits",
@@ -75,20 +76,22 @@ def pillow(b: Bench, trials: int) -> float:
 
 
 def behind(b: Bench, layers: list[Layer], trials: int, steps: int) -> dict[str, Any]:
-    """PGD behind layers over the network's bare passes."""
-    victim = Defended(b.victim, *layers)
+    """PGD behind layers over the bare passes of the network's twin, which attacks search on."""
     samples = Samples.of(b.images, b.labels, box=b.victim.box, classes=10)
+    threat = Threat.parse(f"linf:{b.eps['linf']}")
+    network = b.victim.twin(samples, threat)
+    assert network is not None
+    victim = Defended(network, *layers)
     text = f"pgd(steps={steps})"
     attack = parse(f"averaged({text}, 2)" if victim.stochastic else text)
-    threat = Threat.parse(f"linf:{b.eps['linf']}")
     standing = []
 
     def run() -> None:
         found = craft(victim, attack, samples, threat, leave="end")
         standing.append(int((~found.success).sum()))
 
-    with counted(b.victim) as passes:
-        timed = race({"pgd": (run, passes.copy)}, b.module(), b.images, trials)
+    with counted(network) as passes:
+        timed = race({"pgd": (run, passes.copy)}, Seen(network), b.images, trials)
     return timed["pgd"].facts() | {"standing": standing[-1]}
 
 

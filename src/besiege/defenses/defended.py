@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from hashlib import sha256
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -116,26 +117,16 @@ class Defended(Victim):
         parts = [self.victim.digest(), *(layer.identity() for layer in self.layers)]
         return sha256("\n".join(parts).encode()).hexdigest()
 
-    def twin(
-        self,
-        samples: Samples,
-        threat: Threat,
-        *,
-        seed: int = 0,
-        compiled: bool = False,
-        precision: torch.dtype = torch.float32,
-    ) -> Victim | None:
+    def twin(self, samples: Samples, threat: Threat, *, seed: int = 0, **how: Any) -> Victim | None:
         """The layers in front of an accelerated copy of the victim, if there is one.
 
         The copy is compared with the victim around samples as the layers show them.
         """
-        if self.stochastic:
-            return None  # what is found is confirmed on one answer of the victim
         samples = samples.to(self.device)
         dice = Dice.throw(seed, samples.ids)
         with self.held(), torch.no_grad():
             shown = replace(samples, images=self._shown(samples.images, dice))
-        inner = self.victim.twin(shown, threat, seed=seed, compiled=compiled, precision=precision)
+        inner = self.victim.twin(shown, threat, seed=seed, **how)
         return None if inner is None else Defended(inner, *self.layers)
 
     def _shown(self, x: Tensor, dice: Dice) -> Tensor:

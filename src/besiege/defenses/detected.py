@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -162,19 +163,11 @@ class Detected(Victim):
             parts.append(plain(self.detector))  # the source of another package's detector
         return sha256("\n".join([*parts, self.numbers.digest()]).encode()).hexdigest()
 
-    def twin(
-        self,
-        samples: Samples,
-        threat: Threat,
-        *,
-        seed: int = 0,
-        compiled: bool = False,
-        precision: torch.dtype = torch.float32,
-    ) -> Victim | None:
+    def twin(self, samples: Samples, threat: Threat, **how: Any) -> Victim | None:
         """The detector in front of an accelerated copy of the victim, if there is one."""
         if not self.detector.follows_twin:
             return None
-        inner = self.victim.twin(samples, threat, seed=seed, compiled=compiled, precision=precision)
+        inner = self.victim.twin(samples, threat, **how)
         if inner is None:
             return None
         fitted = dict(self.numbers.named_buffers())

@@ -17,6 +17,8 @@ from besiege.core.dice import Dice
 from besiege.core.errors import InputError, VictimError, near
 from besiege.core.fields import check_fields, one_of, whole_number
 from besiege.core.registry import Registry
+from besiege.core.samples import Samples
+from besiege.core.threat import Threat
 from besiege.core.victim import Victim
 from besiege.core.vocabulary import Vocabulary
 from besiege.defenses.layers import straight
@@ -183,6 +185,11 @@ class Pooled(Victim):
                 continue
             sums = (sums[0] + one, torch.logaddexp(sums[1], likely), sums[2] + vote)
         return sums
+
+    def twin(self, samples: Samples, threat: Threat, **how: Any) -> Victim | None:
+        """The pool of an accelerated copy of the victim, if there is one."""
+        inner = self.victim.twin(samples, threat, **how)
+        return None if inner is None else Pooled(inner, self.draws, self.of)
 
     def digest(self) -> str:
         """SHA-256 of the victim's digest and of how its draws are pooled."""

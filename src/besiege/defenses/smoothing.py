@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, cached_property
 from hashlib import sha256
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +20,9 @@ from torch import Tensor, nn
 from besiege.core.dice import Dice
 from besiege.core.errors import InputError, VictimError
 from besiege.core.fields import check_fields, checked, number
+from besiege.core.samples import Samples
 from besiege.core.text import is_whole
+from besiege.core.threat import Threat
 from besiege.core.victim import Victim
 from besiege.defenses.defended import Defended, load
 from besiege.defenses.detected import rejection
@@ -151,6 +154,11 @@ class Smoothed(Victim):
                 odds = torch.tensor(hurdles(least), dtype=torch.float32, device=device)
                 self._asked[device] = torch.tensor(least, device=device), odds
         return self._asked[device]
+
+    def twin(self, samples: Samples, threat: Threat, **how: Any) -> Victim | None:
+        """The vote of an accelerated copy of the victim, if there is one."""
+        inner = self.victim.twin(samples, threat, **how)
+        return None if inner is None else self.rule(inner)
 
     def digest(self) -> str:
         """SHA-256 of the victim's digest, of the noise and of the rule."""

@@ -142,9 +142,9 @@ def craft(
     queries : int, optional
         Query limit per sample.
     twin : bool or Victim
-        Search on an accelerated copy. Its successes are confirmed on the victim itself, and rows
-        without confirmation are attacked again there. True creates one with `Victim.twin`; an
-        existing one may be given instead.
+        Search on an accelerated copy. Its successes are confirmed on the victim itself, unless that
+        is stochastic, and rows without confirmation are attacked again there. True creates one with
+        `Victim.twin`; an existing one may be given instead.
     batch, pad
         Rows per call, and whether calls are padded to whole blocks of rows. With padding no result
         depends on the batch size; with ``pad=False`` the last bits of logits may, and so may
@@ -185,15 +185,12 @@ def craft(
         climbs = CLIMBS if free and attack.access is Access.GRADIENT else ()
         if searcher is None:
             crafted = run(victim, samples)
-            if judged.batch_sensitive:
-                crafted = confirmed(
-                    judged, samples, threat, crafted, pushes, climbs, None, leave, parts
-                )
         else:
             with searcher.held(), nullcontext() if smallest else allow_tf32():
                 crafted = run(searcher, samples)
-
-            again = partial(run, victim)
+        # One answer of a stochastic victim confirms nothing: the judge asks it ten times.
+        if judged.batch_sensitive or (searcher is not None and not victim.stochastic):
+            again = None if searcher is None else partial(run, victim)
             crafted = confirmed(
                 judged, samples, threat, crafted, pushes, climbs, again, leave, parts
             )
