@@ -664,4 +664,11 @@ SLIPS: tuple[tuple[str, str, str, str, str], ...] = (
         "10.0)",
         "tests/training/test_recipes.py::test_the_settings_of_deepsec",
     ),
+    (
+        "igr: a step with gradients of gradients is compiled",
+        "training/epochs.py",
+        "(compiled is None and worth)) and not plan.objective.second_order:",
+        "(compiled is None and worth)):",
+        "tests/training/test_backward.py::test_what_takes_gradients_of_gradients_is_never_compiled",
+    ),
 )
