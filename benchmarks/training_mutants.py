@@ -671,4 +671,18 @@ SLIPS: tuple[tuple[str, str, str, str, str], ...] = (
         "(compiled is None and worth)):",
         "tests/training/test_backward.py::test_what_takes_gradients_of_gradients_is_never_compiled",
     ),
+    (
+        "fast-at: the guard compares with the epoch before",
+        "training/history.py",
+        "return max(seen) - seen[-1] if seen else 0.0",
+        "return seen[-2] - seen[-1] if len(seen) > 1 else 0.0",
+        "tests/training/test_slots.py::test_the_guard_counts_from_the_best_epoch_on_images_that_are_trained_on",
+    ),
+    (
+        "fast-at: the guard measures held-out images",
+        "training/epochs.py",
+        "self.watched = data.subset(min(plan.batch, len(data)), seed) if plan.guard else None",
+        "self.watched = (self.held or data).subset(20, seed) if plan.guard else None",
+        "tests/training/test_slots.py::test_the_guard_counts_from_the_best_epoch_on_images_that_are_trained_on",
+    ),
 )

@@ -291,6 +291,22 @@ def _stop_after(model: nn.Module, epoch: int, kept: dict[str, Any]) -> Callable[
     return watch
 
 
+def test_the_guard_counts_from_the_best_epoch_on_images_that_are_trained_on(
+    data: Data, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow fall is a collapse too: here never more than 15 points in one epoch."""
+
+    def scored(self, victim, some, attack):  # type: ignore[no-untyped-def]
+        if some is self.held:
+            return 0.9, 0.5
+        assert not bool(torch.isin(some.ids, self.held.ids).any())
+        return 0.9, (0.6, 0.5, 0.35, 0.3)[len(self.history)]
+
+    monkeypatch.setattr(Training, "_accuracy", scored)
+    plan = recipe("fast-at(epochs=4, threat='linf:0.1', batch=50, held_out=40)")
+    assert [epoch.guarded for epoch in train(net(), data, plan)] == [0.6, 0.5, 0.35]
+
+
 def test_the_guard_measures_pgd_5_on_training_images(data: Data) -> None:
     plan = recipe("fast-at(epochs=2, threat='linf:0.1', batch=50)")
     model = net()
