@@ -685,4 +685,18 @@ SLIPS: tuple[tuple[str, str, str, str, str], ...] = (
         "self.watched = (self.held or data).subset(20, seed) if plan.guard else None",
         "tests/training/test_slots.py::test_the_guard_counts_from_the_best_epoch_on_images_that_are_trained_on",
     ),
+    (
+        "adp: the entropy is detached",
+        "training/separating.py",
+        "entropy = -(mean.exp() * mean).sum(1).mean()",
+        "entropy = -(mean.exp() * mean).sum(1).mean().detach()",
+        "tests/training/test_objectives.py::test_gradients_of_diversity_pass_through_every_term",
+    ),
+    (
+        "adp: the determinant is detached",
+        "training/separating.py",
+        "self.beta * torch.logdet(alike).mean()",
+        "self.beta * torch.logdet(alike).mean().detach()",
+        "tests/training/test_objectives.py::test_gradients_of_diversity_pass_through_every_term",
+    ),
 )
