@@ -699,4 +699,18 @@ SLIPS: tuple[tuple[str, str, str, str, str], ...] = (
         "self.beta * torch.logdet(alike).mean().detach()",
         "tests/training/test_objectives.py::test_gradients_of_diversity_pass_through_every_term",
     ),
+    (
+        "targets of the second class are the least likely",
+        "training/inner.py",
+        "order[:, -1 if least else 1], clean)",
+        "order[:, -1], clean)",
+        "tests/training/test_inner.py::test_targets_are_the_classes_that_the_threat_names",
+    ),
+    (
+        "targets of the least likely class are none",
+        "training/inner.py",
+        "least = goal is Goal.LEAST_LIKELY or (",
+        "least = (",
+        "tests/training/test_inner.py::test_targets_are_the_classes_that_the_threat_names",
+    ),
 )
