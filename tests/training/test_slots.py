@@ -559,6 +559,41 @@ def test_attack_threat_and_model_are_checked_before_the_first_batch(data: Data) 
         recipe("natural(objective=distil(3))")
 
 
+def test_every_attack_fits_every_model_it_crafts_on_before_the_first_batch(
+    data: Data, tmp_path: Path
+) -> None:
+    """A static model is drawn for some batch, and an attack comes after an early one."""
+
+    def never(*at: Any) -> None:
+        raise AssertionError("a batch was trained on")
+
+    file = tmp_path / "made.py"
+    file.write_text(
+        "import torch\nfrom torch import nn\n"
+        "class Blind(nn.Sequential):\n"
+        "    def forward(self, x):\n"
+        "        with torch.no_grad():\n"
+        "            return super().forward(x)\n"
+        "def blind(): return Blind(nn.Flatten(), nn.Linear(64, 10))\n"
+    )
+    coded = nn.Sequential(nn.Flatten(), nn.Linear(1024, 10))
+    codes = "sends thermometer codes, but {} takes images"
+    for model, text, said in (
+        (
+            net(),
+            f"eat@digits(sources=('{file}:blind',))",
+            "needs gradient access, and the static model .*:blind has",
+        ),
+        (coded, "thermometer(sources=('zoo:digits-natural',))", codes.format("zoo:digits-natural")),
+        (net(), "pgd-at(attack=lspga, early=fgsm, early_share=0.5)", codes.format("Sequential")),
+        (net(), "pgd-at(attack=beam, early=fgsm, early_share=0.5)", "rounds pixels"),
+    ):
+        with pytest.raises(besiege.BesiegeError, match=said):
+            train(model, data, recipe(text, epochs=4), tick=never)
+    scored = recipe(f"eat@digits(sources=('{file}:blind',), attack=square(steps=2), epochs=1)")
+    train(net(), data.take(torch.arange(len(data)) < 20), scored)
+
+
 def test_static_models_never_change_in_any_crafting_mode(data: Data, tmp_path: Path) -> None:
     file = tmp_path / "made.py"
     file.write_text(
