@@ -472,6 +472,7 @@ def test_stochastic_models_are_measured_after_an_epoch(text: str, data: Data) ->
     [
         ("natural(guard=0.1)", "give a threat"),
         ("pgd-at(attack=oblivious(pgd))", "leave out oblivious"),
+        ("pgd-at(early=oblivious(fgsm), early_share=0.5)", "leave out oblivious"),
         ("free-at(objective=gradient_penalty)", "update=plain"),
     ],
 )
@@ -552,6 +553,8 @@ def test_attack_threat_and_model_are_checked_before_the_first_batch(data: Data) 
         ("pgd-at(threat='linf:0.1 targeted:class=12')", "choose one from 0 to 9"),
         ("pgd-at(attack=apgd, layers=jitter(radius=0.1))", r"write averaged\(apgd, 4\)"),
         ("pgd-at(attack=jsma, threat='linf:0.1')", "works in l0, but its threat is 'linf:0.1'"),
+        ("pgd-at(attack=prgf, early=fgsm, early_share=0.5)", "needs a substitute"),
+        ("pgd-at(attack=nes_labels, early=fgsm, early_share=0.5)", "the goals targeted"),
     ):
         with pytest.raises(InputError, match=said):
             train(net(), data, recipe(text), tick=never)

@@ -232,6 +232,17 @@ def _must_be_attackable(
                 f"the attack '{attack}' of the recipe works in {known}, but its threat is "
                 f"'{threat}': give another threat or another attack"
             )
+        if threat.goal not in attack.goals:
+            goals = ", ".join(sorted(map(str, attack.goals)))
+            raise InputError(
+                f"the attack '{attack}' of the recipe has the goals {goals}, but its threat is "
+                f"'{threat}': give another threat or another attack"
+            )
+        if attack.needs_substitute:
+            raise InputError(
+                f"the attack '{attack}' of the recipe needs a substitute, and a training has none: "
+                "give another attack"
+            )
         if stochastic and attack.draws == 1 and not is_plain(attack):
             raise InputError(
                 f"the attack '{attack}' of the recipe needs several draws of a stochastic model: "
