@@ -3,8 +3,8 @@
 python benchmarks/layers.py [--layer TEXT ...] [--count 200] [--trials 3] [--json FILE]
 
 ms_image    CPU milliseconds of the layer for one image, forward only, in one batch;
-over_floor  PGD-10 that lets no row leave, on the network's twin behind the layer, without confirming
-            and judging, over the twin's bare passes;
+over_floor  PGD-10 that lets no row leave, on the network's twin behind the layer, confirming and
+            judging left out, over the twin's bare passes;
 bare        the same without a layer comes first: what the attack itself costs;
 standing    images that PGD-10 did not break; stochastic layers are attacked with two draws a step.
 

@@ -17,7 +17,7 @@ from scipy.special import rel_entr, softmax
 
 import besiege
 from besiege.core.dice import Dice
-from besiege.core.threat import Threat
+from besiege.core.threat import L2, Threat
 from besiege.data import Data
 from besiege.defenses import load
 from besiege.metrics.rows import Rows
@@ -193,16 +193,38 @@ def test_utility_of_every_pair_of_the_zoo_is_a_few_lines(kind: str) -> None:
         assert made.cos.value == pytest.approx(halves.mean(), abs=1e-6)
 
 
-def test_the_usual_cross_entropy_overstates_the_distilled_net_and_w23_says_so() -> None:
+@pytest.mark.parametrize(
+    ("data", "threat"),
+    [("mnist", "linf:0.3"), pytest.param("cifar10", "linf:8/255", marks=pytest.mark.slow)],
+)
+def test_the_usual_cross_entropy_overstates_the_distilled_net_and_w23_says_so(
+    data: str, threat: str
+) -> None:
     if not os.environ.get("BESIEGE_DATA"):
         pytest.skip("needs BESIEGE_DATA")
     attacks = ["pgd(steps=20, loss=cross_entropy(stable=False))", "pgd(steps=20, loss=margin)"]
     found = besiege.evaluate(
-        "zoo:mnist-distilled", "mnist", count=60, threat="linf:0.3", attacks=attacks, curve=False
+        f"zoo:{data}-distilled", data, count=60, threat=threat, attacks=attacks, curve=False
     )
     usual, margin = (rate.value for rate in found.by_attack.values())
     assert usual >= margin + 0.2
     assert "W23" in {finding.id for finding in found.warnings}
+
+
+@pytest.mark.slow
+def test_deepfool_has_to_go_further_from_deepdefense_than_from_its_start() -> None:
+    if not os.environ.get("BESIEGE_DATA"):
+        pytest.skip("needs BESIEGE_DATA")
+    data = besiege.data.load("cifar10", "test", count=100)
+    medians = []
+    for name in ("cifar10-deepdefense", "cifar10-conv5"):
+        found = besiege.attack(
+            "deepfool", load(f"zoo:{name}"), data.images, data.labels, threat="l2"
+        ).verdicts
+        assert bool(found.success[found.correct].all())
+        medians.append(float(found.distance[L2][found.correct].median()))
+    assert zoo_card("cifar10-deepdefense")["start"] == "zoo:cifar10-conv5"
+    assert medians[0] >= 1.4 * medians[1]
 
 
 def test_weights_whose_card_has_a_normalisation_need_it_in_their_text(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import tomllib
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,8 +18,10 @@ from tests.studies.panels import sweeps
 from besiege.bench.board import Board
 from besiege.core.errors import UnknownNameError
 from besiege.metrics.paired import Difference, paired_interval
+from besiege.models.catalogue import zoo_card, zoo_names
 from besiege.studies.effects import advantage, least_advantage
 from besiege.studies.study import STUDIES, Claim, Study
+from besiege.training import recipe
 
 DIGITS = STUDIES.get("digits")
 
@@ -115,6 +118,30 @@ def test_a_shipped_study_measures_the_cells_and_models_of_its_spec(name: str, st
                 assert {given["better"], given["worse"]} <= set(spec["models"])
     told = {(claim.id, data) for claim in study.claims for data in claim.data or ("any",)}
     assert len(told) == sum(max(1, len(claim.data)) for claim in study.claims)
+
+
+def crafted_elsewhere(spec: dict[str, Any]) -> set[str]:
+    """Texts of the models whose images are judged on others: of replays and of substitutes."""
+    names = {one["source"] for one in spec.get("replays", [])}
+    for cell in spec["cells"]:
+        given = cell.get("substitute", {})
+        names |= set(given.values()) if isinstance(given, dict) else {given}
+    return {str(spec["models"].get(name, name)) for name in names}
+
+
+def test_static_models_of_ensemble_training_make_no_image_that_is_judged_on_it() -> None:
+    """Else transfer would be measured with images as it was trained on."""
+    looked = 0
+    for study in (study for _, study in STUDIES.items()):
+        for spec in (tomllib.loads(path.read_text()) for path in study.specs.values()):
+            texts = json.dumps(spec["models"])
+            trained = {zoo_card(n)["recipe"] for n in zoo_names() if f'"zoo:{n}"' in texts}
+            trained |= {m["train"] for m in spec["models"].values() if isinstance(m, dict)}
+            for text in trained:
+                static = set(recipe(text).sources)
+                looked += bool(static and crafted_elsewhere(spec))
+                assert not static & crafted_elsewhere(spec), (study.name, text)
+    assert looked >= 2, "eat on MNIST and CIFAR-10 meets images of other models"
 
 
 def test_a_study_of_another_package_is_one_call() -> None:

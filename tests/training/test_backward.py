@@ -36,6 +36,24 @@ def training(device: str, text: str, module: Callable[[], nn.Module] | None = No
     return Training(model, made(), plan, 0, False, layers=plan.layers)
 
 
+@pytest.mark.parametrize(
+    ("text", "compiles"), [("natural", True), ("igr", False), ("deepdefense", False)]
+)
+def test_what_takes_gradients_of_gradients_is_never_compiled(
+    text: str, compiles: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[nn.Module] = []
+
+    def watched(module: nn.Module) -> nn.Module:
+        asked.append(module)
+        return module
+
+    monkeypatch.setattr(torch, "compile", watched)
+    work = training("cpu", text)
+    Training(work.model, made(), work.plan, 0, True)
+    assert asked == ([work.module] if compiles else [])
+
+
 def first(work: Training) -> tuple[Batch, Tensor]:
     work.module.train()
     batch = next(work._taken(work._batches(), 1, 0, 2))

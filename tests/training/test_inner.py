@@ -135,6 +135,30 @@ def test_images_are_those_of_a_loop_by_hand(
     assert ((made - point).abs() < 1e-6).double().mean() > 0.96
 
 
+@pytest.mark.parametrize("goal", ["least-likely", "second", "class=3"])
+@pytest.mark.parametrize("direct", [False, True])
+def test_targets_are_the_classes_that_the_threat_names(goal: str, direct: bool) -> None:
+    plan = recipe("pgd-at", attack="fgsm", ramp=0, threat=f"linf:4/255 targeted:{goal}")
+    model, (x, y, dice) = victim(), batch()
+    made = Inner(plan, nullcontext, direct)(model, x, y, dice, 1)
+    with model.held():
+        point = x.clone().requires_grad_(True)
+        logits = model(point)
+        others = logits.detach().clone()
+        others[range(len(y)), y] = -torch.inf
+        target = {
+            "least-likely": others.masked_fill(others.isinf(), torch.inf).argmin(1),
+            "second": others.argmax(1),  # the likeliest of the wrong classes
+            "class=3": torch.full_like(y, 3),
+        }[goal]
+        (slope,) = torch.autograd.grad(
+            logits.log_softmax(1).gather(1, target[:, None]).sum(), point
+        )
+    wanted = (x + 4 / 255 * slope.sign()).clamp(0, 1)
+    rows = y != target
+    assert ((made - wanted).abs() < 1e-6)[rows].double().mean() > 0.99
+
+
 def test_a_least_likely_step_raises_that_class_and_radii_differ_by_row() -> None:
     model, (x, y, dice) = victim(), batch()
     plan = recipe("nat", ramp=0)

@@ -252,6 +252,31 @@ def test_diversity_of_confident_members_is_that_of_the_paper(lead: float) -> Non
     assert found == pytest.approx(wanted, rel=1e-3)
 
 
+def test_gradients_of_diversity_pass_through_every_term() -> None:
+    """Against the formula of the paper in float64, from probabilities."""
+    y = torch.arange(6) % 5
+    logits = torch.randn(3, 6, 5, generator=torch.Generator().manual_seed(5)).requires_grad_(True)
+
+    def slope(loss: Tensor) -> Tensor:
+        return torch.autograd.grad(loss, logits)[0]
+
+    def plain(alpha: float, beta: float) -> Tensor:
+        likely = logits.double().softmax(2)
+        loss = -likely[:, range(6), y].log().sum(0).mean()
+        mean = likely.mean(0)
+        loss = loss + alpha * (mean * mean.log()).sum(1).mean()
+        for row, label in enumerate(y.tolist()):
+            rest = likely[:, row, [k for k in range(5) if k != label]]
+            rest = rest / rest.norm(dim=1, keepdim=True)
+            loss = loss - beta / 6 * torch.logdet(rest @ rest.T + 1e-6 * torch.eye(3))
+        return loss
+
+    for alpha, beta in ((0.0, 0.0), (2.0, 0.0), (0.0, 0.5), (2.0, 0.5)):
+        step = taken(lambda x: logits[0], torch.zeros(6, 1), y, each=lambda x: logits)
+        found = slope(read(f"diversity(alpha={alpha}, beta={beta})")(step))
+        assert torch.allclose(found, slope(plain(alpha, beta)), rtol=1e-3, atol=1e-5)
+
+
 def test_the_accuracy_of_members_is_that_of_their_mean_probability() -> None:
     logits = torch.tensor([[[5.0, 0.0]], [[0.0, 2.0]], [[0.0, 2.0]]])  # means .37, .63
     step = taken(lambda x: logits[0], torch.zeros(1, 1), torch.tensor([1]), each=lambda x: logits)

@@ -151,6 +151,32 @@ def test_presets_of_many_steps_are_as_published(family: str) -> None:
             assert (family == "trades") == isinstance(settings.loss, Divergence)
 
 
+# Objectives of the presets for any data, digits, mnist and cifar10.
+WEIGHTS = {
+    "trades": ("trades", "trades", "trades(beta=1.0)", "trades"),
+    "mart": ("mart",) * 4,
+    # 0.5 averaged over ten classes.
+    "alp": ("pairing(weight=0.05)",) * 4,
+    # 316 and 10 of DEEPSEC's batches of 100 and 32, for each image.
+    "igr": (
+        "gradient_penalty",
+        "gradient_penalty",
+        "gradient_penalty(weight=3.16)",
+        "gradient_penalty(weight=0.31)",
+    ),
+}
+
+
+def test_the_budgets_of_presets_are_those_of_the_tables() -> None:
+    """8/255 and not 0.031, with which tables at 8/255 could not be compared."""
+    budgets = dict(zip(DATA, ("linf:8/255", "linf:0.15", "linf:0.3", "linf:8/255"), strict=True))
+    others = {"smoothadv", "ibp", "crown-ibp", "convex"}
+    for name, plan in RECIPES.items():
+        family, at, data = name.partition("@")
+        if plan.threat is not None and "deepsec" not in data and family not in others:
+            assert str(plan.threat) == budgets[at + data], name
+
+
 def test_other_presets_are_as_published() -> None:
     for plan in presets("free-at"):
         update: Any = plan.update
@@ -158,11 +184,77 @@ def test_other_presets_are_as_published() -> None:
         assert plan.epochs * update.m == pytest.approx(other.epochs, abs=update.m / 2)
     for plan in presets("thermometer"):
         assert plan.objective == CrossEntropy(clean=0.5)
-    for family, text in (("trades", "trades"), ("mart", "mart"), ("alp", "pairing")):
-        assert all(str(plan.objective).startswith(text) for plan in presets(family))
+    objectives = {family: [str(p.objective) for p in presets(family)] for family in WEIGHTS}
+    assert objectives == {family: list(texts) for family, texts in WEIGHTS.items()}
     assert all(str(plan.update) == "perturbed" for plan in presets("awp"))
     assert {str(plan.objective) for plan in presets("distilled")} == {"distil"}
     assert {str(plan.objective) for plan in presets("adp")} == {"diversity"}
     assert {str(plan.objective) for plan in presets("mmc")} == {"centres"}
     assert {str(plan.objective) for plan in presets("deepdefense")} == {"reach"}
     assert all(plan.layers == (GaussianNoise(0.25),) for plan in presets("gaussian"))
+    for plan in presets("deepdefense"):
+        assert plan.rate == (5e-3 if plan.name.endswith("digits") else 5e-4)
+        assert plan.optimiser == "sgd" and plan.batch == 100 and not plan.held_out
+
+
+DEEPSEC: dict[str, dict[str, Any]] = {
+    "natural": {},
+    "nat": {
+        "attack": "llc",
+        "threat": ("linf:0.3", "linf:0.1"),
+        "objective": f"cross_entropy(clean={1 / 1.3})",
+        "radius": (
+            f"half_normal(sigma={50 / 255}, cap=0.3, draw='clipped')",
+            f"half_normal(sigma={15 / 255}, cap=0.1, draw='clipped')",
+        ),
+    },
+    "eat": {
+        # 0.05 of 0.3, and 0.03125 of 0.0625, at random, and a step of the rest.
+        "attack": (f"rfgsm(start=signs({1 / 6}), schedule=constant({5 / 6}))", "rfgsm"),
+        "threat": ("linf:0.3", "linf:0.0625"),
+        "objective": "cross_entropy(clean=0.5)",
+        "away_from": "prediction",
+    },
+    "pgd-at": {
+        "attack": (
+            f"pgd(steps=40, schedule=constant({1 / 30}))",
+            "pgd(steps=7, schedule=constant(0.25))",
+        ),
+        "threat": ("linf:0.3", "linf:8/255"),
+        "objective": "cross_entropy(clean=0.5)",
+    },
+    "distilled": {"objective": "distil(temperature=50)"},
+    "igr": {
+        "objective": (
+            "gradient_penalty(weight=316, per_example=False)",
+            "gradient_penalty(weight=10, per_example=False)",
+        )
+    },
+    "thermometer": {
+        "attack": ("lspga(steps=40)", "lspga(steps=7)"),
+        "threat": ("linf:0.3", "linf:0.031"),
+        "objective": "cross_entropy(clean=0.5)",
+        "layers": "thermometer(levels=16)",
+    },
+}
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["mnist", "cifar10"])
+@pytest.mark.parametrize("family", DEEPSEC)
+def test_the_settings_of_deepsec(family: str, number: int) -> None:
+    """By hand from the paper and its code, on the fields of a plain recipe."""
+    usual: dict[str, Any] = (
+        {"epochs": 20, "batch": 100, "optimiser": "sgd", "rate": 0.05, "decay": 1e-6}
+        | {"schedule": "constant"},
+        {"epochs": 200, "batch": 32, "schedule": "drops", "drops": (0.4, 0.6, 0.8)}
+        | {"held_out": 5000, "crop": 3, "flip": True},
+    )[number]
+    slots = {
+        slot: value[number] if isinstance(value, tuple) else value
+        for slot, value in DEEPSEC[family].items()
+    }
+    found = recipe(f"{family}@deepsec", ("mnist", "cifar10")[number])
+    # Static models are besiege's own.
+    assert len(found.sources) == ((2, 4)[number] if family == "eat" else 0)
+    sources: dict[str, Any] = {"sources": found.sources} if family == "eat" else {}
+    assert found == recipe(Recipe(found.name), **usual, **slots, **sources)

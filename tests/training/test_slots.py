@@ -291,6 +291,22 @@ def _stop_after(model: nn.Module, epoch: int, kept: dict[str, Any]) -> Callable[
     return watch
 
 
+def test_the_guard_counts_from_the_best_epoch_on_images_that_are_trained_on(
+    data: Data, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow fall is a collapse too: here never more than 15 points in one epoch."""
+
+    def scored(self, victim, some, attack):  # type: ignore[no-untyped-def]
+        if some is self.held:
+            return 0.9, 0.5
+        assert not bool(torch.isin(some.ids, self.held.ids).any())
+        return 0.9, (0.6, 0.5, 0.35, 0.3)[len(self.history)]
+
+    monkeypatch.setattr(Training, "_accuracy", scored)
+    plan = recipe("fast-at(epochs=4, threat='linf:0.1', batch=50, held_out=40)")
+    assert [epoch.guarded for epoch in train(net(), data, plan)] == [0.6, 0.5, 0.35]
+
+
 def test_the_guard_measures_pgd_5_on_training_images(data: Data) -> None:
     plan = recipe("fast-at(epochs=2, threat='linf:0.1', batch=50)")
     model = net()
@@ -456,6 +472,7 @@ def test_stochastic_models_are_measured_after_an_epoch(text: str, data: Data) ->
     [
         ("natural(guard=0.1)", "give a threat"),
         ("pgd-at(attack=oblivious(pgd))", "leave out oblivious"),
+        ("pgd-at(early=oblivious(fgsm), early_share=0.5)", "leave out oblivious"),
         ("free-at(objective=gradient_penalty)", "update=plain"),
     ],
 )
@@ -536,11 +553,48 @@ def test_attack_threat_and_model_are_checked_before_the_first_batch(data: Data) 
         ("pgd-at(threat='linf:0.1 targeted:class=12')", "choose one from 0 to 9"),
         ("pgd-at(attack=apgd, layers=jitter(radius=0.1))", r"write averaged\(apgd, 4\)"),
         ("pgd-at(attack=jsma, threat='linf:0.1')", "works in l0, but its threat is 'linf:0.1'"),
+        ("pgd-at(attack=prgf, early=fgsm, early_share=0.5)", "needs a substitute"),
+        ("pgd-at(attack=nes_labels, early=fgsm, early_share=0.5)", "the goals targeted"),
     ):
         with pytest.raises(InputError, match=said):
             train(net(), data, recipe(text), tick=never)
     with pytest.raises(InputError, match="the text of a model"):
         recipe("natural(objective=distil(3))")
+
+
+def test_every_attack_fits_every_model_it_crafts_on_before_the_first_batch(
+    data: Data, tmp_path: Path
+) -> None:
+    """A static model is drawn for some batch, and an attack comes after an early one."""
+
+    def never(*at: Any) -> None:
+        raise AssertionError("a batch was trained on")
+
+    file = tmp_path / "made.py"
+    file.write_text(
+        "import torch\nfrom torch import nn\n"
+        "class Blind(nn.Sequential):\n"
+        "    def forward(self, x):\n"
+        "        with torch.no_grad():\n"
+        "            return super().forward(x)\n"
+        "def blind(): return Blind(nn.Flatten(), nn.Linear(64, 10))\n"
+    )
+    coded = nn.Sequential(nn.Flatten(), nn.Linear(1024, 10))
+    codes = "sends thermometer codes, but {} takes images"
+    for model, text, said in (
+        (
+            net(),
+            f"eat@digits(sources=('{file}:blind',))",
+            "needs gradient access, and the static model .*:blind has",
+        ),
+        (coded, "thermometer(sources=('zoo:digits-natural',))", codes.format("zoo:digits-natural")),
+        (net(), "pgd-at(attack=lspga, early=fgsm, early_share=0.5)", codes.format("Sequential")),
+        (net(), "pgd-at(attack=beam, early=fgsm, early_share=0.5)", "rounds pixels"),
+    ):
+        with pytest.raises(besiege.BesiegeError, match=said):
+            train(model, data, recipe(text, epochs=4), tick=never)
+    scored = recipe(f"eat@digits(sources=('{file}:blind',), attack=square(steps=2), epochs=1)")
+    train(net(), data.take(torch.arange(len(data)) < 20), scored)
 
 
 def test_static_models_never_change_in_any_crafting_mode(data: Data, tmp_path: Path) -> None:

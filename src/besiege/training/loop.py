@@ -13,12 +13,14 @@ from typing import TypeVar
 import torch
 from torch import nn
 
+from besiege.attacks.attack import Attack
 from besiege.core.dice import Dice
-from besiege.core.errors import InputError, VictimError
+from besiege.core.errors import GradientError, InputError, VictimError
 from besiege.core.identity import plain
 from besiege.core.oracle import Oracle
 from besiege.core.samples import in_box
-from besiege.core.threat import Goal
+from besiege.core.siege import must_have_cells, must_take_codes
+from besiege.core.threat import Access, Goal
 from besiege.core.victim import Victim
 from besiege.data.dataset import Data
 from besiege.defenses.defended import Defended, load
@@ -109,7 +111,7 @@ def train(
     identity = {} if path is None else identify(model, data, plan, seed)
     data = data if in_box else boxed(data, victim.box)
     must_fit(victim, data, plan, layers)
-    sources = [_other(text, "static model", victim, layers, data) for text in plan.sources]
+    sources = [_source(text, plan, victim, layers, data) for text in plan.sources]
     teacher = _teacher(plan, victim, layers, data)
     guide = None if plan.objective.guide is None else _guide(plan.objective.guide, victim, data)
     with _as_it_was(victim.module):
@@ -216,9 +218,9 @@ def _must_be_attackable(
             f"the objective '{plan.objective}' keeps the noise of a layer while it crafts, and the "
             "model has none: write layers=gaussian_noise(sigma=0.25)"
         )
-    for attack in (plan.attack, plan.early):
-        if attack is None:
-            continue
+    front = Defended(victim, *layers) if layers else victim
+    for attack in filter(None, (plan.attack, plan.early)):
+        _must_take(front, attack)
         if plan.objective.noises and (not is_plain(attack) or victim.grid is not None):
             raise InputError(
                 f"the attack '{attack}' would draw new noise in every step, and the objective "
@@ -229,6 +231,17 @@ def _must_be_attackable(
             raise InputError(
                 f"the attack '{attack}' of the recipe works in {known}, but its threat is "
                 f"'{threat}': give another threat or another attack"
+            )
+        if threat.goal not in attack.goals:
+            goals = ", ".join(sorted(map(str, attack.goals)))
+            raise InputError(
+                f"the attack '{attack}' of the recipe has the goals {goals}, but its threat is "
+                f"'{threat}': give another threat or another attack"
+            )
+        if attack.needs_substitute:
+            raise InputError(
+                f"the attack '{attack}' of the recipe needs a substitute, and a training has none: "
+                "give another attack"
             )
         if stochastic and attack.draws == 1 and not is_plain(attack):
             raise InputError(
@@ -245,6 +258,14 @@ def _must_be_attackable(
             f"the threat '{threat}' aims at class {threat.target}, but the model has {classes} "
             f"classes: choose one from 0 to {classes - 1}"
         )
+
+
+def _must_take(victim: Victim, attack: Attack) -> None:
+    """Refuse an attack that does not send images such as this model takes."""
+    if attack.sends_codes:
+        must_take_codes(victim, f"the attack '{attack}' of the recipe")
+    if attack.needs_cells:
+        must_have_cells(victim, f"the attack '{attack}' of the recipe")
 
 
 def _must_be_bounded(
@@ -343,6 +364,34 @@ def _other(
         # It never changes: neither its weights nor, in training mode, its running statistics.
         network.eval().requires_grad_(False)
     return other
+
+
+def _source(
+    text: str, plan: Recipe, victim: Classifier, layers: tuple[Layer, ...], data: Data
+) -> Victim:
+    """A static model, checked against the attacks that craft images on it."""
+    source = _other(text, "static model", victim, layers, data)
+    for attack in filter(None, (plan.attack, plan.early)):
+        _must_take(source, attack)
+        follows = attack.access is Access.GRADIENT
+        if attack.access > source.access or (follows and not _has_gradient(source, data)):
+            raise InputError(
+                f"the attack '{attack}' of the recipe needs {attack.access} access, and the static "
+                f"model {text} has none: choose another one"
+            )
+    return source
+
+
+def _has_gradient(victim: Victim, data: Data) -> bool:
+    """Whether the answers of a model to some images depend differentiably on them."""
+    some, ids = data.images[:8].to(victim.device), data.ids[:8].to(victim.device)
+    dice = Dice.throw(0, ids) if victim.stochastic else None
+    with victim.held():
+        try:
+            Oracle(victim).gradient(some, lambda logits, _: logits.amax(1), dice=dice)
+        except GradientError:
+            return False
+    return True
 
 
 def _teacher(

@@ -174,8 +174,9 @@ class Recipe:
             raise ValueError("static sources are models to craft on: give an attack and a threat")
         if self.guard and self.threat is None:
             raise ValueError("the guard measures accuracy under attack: give a threat")
-        if self.attack is not None and self.attack.oblivious:
-            raise ValueError(f"'{self.attack}' ignores the model in training: leave out oblivious")
+        for attack in (self.attack, self.early):
+            if attack is not None and attack.oblivious:
+                raise ValueError(f"'{attack}' ignores the model in training: leave out oblivious")
         if self.objective.reads_slope and not self.update.crafts:
             raise ValueError(
                 f"'{self.objective}' takes the gradient of images that '{self.update}' changes "
