@@ -85,7 +85,7 @@ def rates(name: str, targeted: float) -> NDArray[np.float64]:
 
 
 def made(targeted: float = 0.1, images: int = IMAGES) -> Board:
-    """A board on which S1 and S4 to S9 hold."""
+    """A board on which S4 to S9 hold; S1 does too, but five models in order may be chance."""
     right = answered(ERRORS, images)
     found = spread(MIDDLES, images)
     crossed = [
@@ -157,9 +157,11 @@ def test_distances_are_those_of_their_cells(whole: Board) -> None:
 
 def test_every_claim_is_answered_as_the_board_was_made(whole: Board) -> None:
     answers = {one.id: one for one in STUDIES.get("su").answers(whole)}
-    yes = {"S1", "S4", "S5", "S6", "S6 eps", "S6 steps", "S6 C&W", "S6 EAD-L1", "S7", "S8", "S9"}
+    yes = {"S4", "S5", "S6", "S6 eps", "S6 steps", "S6 C&W", "S6 EAD-L1", "S7", "S8", "S9"}
     assert {name for name, one in answers.items() if one.verdict == "yes"} >= yes - {"S6 steps"}
     assert answers["S3"].verdict == "yes"  # the deeper VGG needs more here
+    assert answers["S1"].verdict == "cannot tell" and answers["S1"].effect is not None
+    assert answers["S1"].effect.value > 0.3 and answers["S1"].needed is None
     assert "S1 published" not in answers  # no claim about these data
     assert all("p " in one.caveat for one in answers.values() if one.verdict == "yes")
     steps = answers["S6 steps"].effect
