@@ -39,6 +39,7 @@ from besiege.studies.su.reading import (
     setting,
     settings_of,
     sizes_of,
+    sizes_under,
 )
 from besiege.studies.su.tables import (
     batches,
@@ -153,6 +154,21 @@ def test_distances_are_those_of_their_cells(whole: Board) -> None:
     cell = whole.cell("C&W, random")
     assert np.array_equal(per_value.size, cell.distance[:, 0] / 64)
     assert depth_pairs(whole, MODELS) == (("v2", "v1"),)
+
+
+def test_s9_compares_l2_of_images_of_two_sizes_by_value(whole: Board) -> None:
+    """The largest distortion of these models is the smallest for each pixel value."""
+    values = (64, 64, 64, 64, 640)
+    larger = [replace(c, values=values) if c.name == "C&W, random" else c for c in whole.cells]
+    mine = replace(whole, cells=tuple(larger))
+    one = setting(mine, CW, RANDOM)
+    found = sizes_under(mine, one)
+    sums = mine.cell(one.cell).distance[:, one.place]
+    assert found.size == pytest.approx(sums / np.array(values)[:, None])
+    (answer,) = (a for a in STUDIES.get("su").answers(mine) if a.id == "S9")
+    (before,) = (a for a in STUDIES.get("su").answers(whole) if a.id == "S9")
+    assert answer.effect is not None and before.effect is not None
+    assert answer.effect.value != before.effect.value
 
 
 def test_every_claim_is_answered_as_the_board_was_made(whole: Board) -> None:
