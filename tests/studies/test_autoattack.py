@@ -200,6 +200,16 @@ def test_a10_square_breaks_what_gradients_leave(square: int, verdict: str) -> No
     assert verdict != "yes" or "masked" in found.caveat
 
 
+def test_a10_counts_every_white_box_attack() -> None:
+    """What APGD-DLR or FAB with five restarts break, a gradient has found as well."""
+    for dlr, free in ((100, 400), (400, 100)):
+        lefts = parts(200, 160, 160, 100, dlr, free)
+        found = answer("A10", board({"one": lefts, "other": lefts}))
+        assert found.effect is not None and found.effect.value == 0 and found.verdict != "yes"
+    alone_ = {"one": {text: n for text, n in lefts.items() if text in PARTS.values()}}
+    assert answer("A10", board(alone_)).verdict == "yes", "where these were run"
+
+
 @pytest.mark.parametrize(
     ("lefts", "verdict"),
     [((100, 140, 200), "yes"), ((200, 140, 200), "no"), ((150, 151, 200), "cannot tell")],

@@ -215,11 +215,14 @@ def targeted_beats(
 
 
 def square_alone(board: Board, *, level: float = LEVEL) -> Measured:
-    """The most that Square breaks of what all white-box attacks together leave."""
+    """The most that Square breaks of what all white-box attacks that were run leave together."""
     found = alone(board)
-    white = [text for name, text in PARTS.items() if name != "Square"]
     told = each(level, len(found))
-    parts = [change(one, white, [*white, PARTS["Square"]], told) for one in found]
+    parts = []
+    for one in found:
+        parts_of_suite = [text for name, text in PARTS.items() if name != "Square"]
+        white = parts_of_suite + [text for text in UNTARGETED.values() if one.has(text)]
+        parts.append(change(one, white, [*white, PARTS["Square"]], told))
     return largest(parts, level)
 
 
