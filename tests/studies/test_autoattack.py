@@ -21,6 +21,7 @@ from besiege.bench.board import Board
 from besiege.core.errors import UnknownNameError
 from besiege.core.threat import Threat
 from besiege.metrics.defense_values import Certified
+from besiege.metrics.paired import Difference, paired_interval
 from besiege.models.public import PUBLIC
 from besiege.studies.answers import Answer
 from besiege.studies.autoattack import scaling, step_sizes
@@ -133,6 +134,20 @@ def test_a5_the_worst_failure_of_apgd_t(lefts: dict[str, int], verdict: str) -> 
     assert found.effect is not None
     assert found.effect.value == pytest.approx(0.12 - (lefts[T] - 160) / 400)
     assert answer("A5", board({**many(2, USUAL), "worst": lefts})).verdict == "cannot tell"
+
+
+def test_a5_does_not_know_which_attack_is_best() -> None:
+    """Square leaves as many images as APGD-T, and others: it may be ahead of it elsewhere."""
+    left = {text: first(60, 100) for text in PARTS.values()}
+    left[SQUARE] = ~first(40, 100)
+    rows = {f"m{n}": {text: first(60, 100) for text in PARTS.values()} for n in range(9)}
+    made = tagged(attacked("alone", rows | {"other": left}), {})
+    found = answer("A5", made).effect
+    change = Difference.of(left[T], left[SQUARE])
+    level = 1 - (1 - STUDY.level) / 10 / 3
+    _, high = paired_interval(change.only_first, change.only_second, 100, level)
+    assert found is not None and (found.value, found.low) == pytest.approx((0.12, 0.12 - high))
+    assert change.value == 0 and answer("A5", made).verdict == "cannot tell"
 
 
 @pytest.mark.parametrize(
