@@ -282,14 +282,28 @@ def seven(lefts: tuple[int, ...], models: int = 4) -> Board:
 @pytest.mark.parametrize(
     ("lefts", "models", "verdict"),
     [
-        ((90, 90, 99, 90, 90, 90, 80), 4, "yes"),
-        ((90, 80, 99, 90, 90, 90, 85), 4, "no"),
-        ((90, 80, 99, 90, 90, 90, 80), 4, "cannot tell"),
-        ((90, 90, 99, 90, 90, 90, 80), 2, "cannot tell"),
+        ((90, 90, 99, 90, 90, 90, 80), 12, "yes"),
+        ((90, 80, 99, 90, 90, 90, 85), 12, "no"),
+        ((90, 80, 99, 90, 90, 90, 80), 12, "cannot tell"),
+        ((90, 90, 99, 90, 90, 90, 80), 7, "cannot tell"),
+        ((90, 80, 99, 90, 90, 90, 85), 7, "cannot tell"),
     ],
 )
 def test_a14_apgd_leads_seven_attacks(lefts: tuple[int, ...], models: int, verdict: str) -> None:
-    assert answer("A14", seven(lefts, models)).verdict == verdict
+    """Three losses of a model are one model."""
+    found = answer("A14", seven(lefts, models))
+    assert found.verdict == verdict and f"{models} of our models" in found.caveat
+    assert found.effect is not None and found.effect.count == models
+
+
+def test_a14_is_about_each_loss() -> None:
+    made = seven((90, 90, 99, 90, 90, 90, 80), 12)
+    (cell,) = made.cells
+    left = cell.left.copy()
+    left[:, cell.attacks.index(step_sizes.apgd("dlr"))] = first(85, 400)
+    left[:, cell.attacks.index(step_sizes.pgd("dlr", "0.25"))] = first(80, 400)
+    found = answer("A14", replace(made, cells=(replace(cell, left=left),)))
+    assert found.verdict == "no" and "margin 12 and 0 ties, dlr 0 and 0 ties" in found.caveat
 
 
 @pytest.mark.parametrize(("largest", "verdict"), [(150, "yes"), (260, "no"), (198, "cannot tell")])
