@@ -25,6 +25,7 @@ from tests.studies.deepsec_boards import (
 from besiege.bench.benchmark_files import read_benchmark
 from besiege.bench.board import Board
 from besiege.core.errors import UnknownNameError
+from besiege.metrics.paired import paired_interval
 from besiege.studies.answers import Answer
 from besiege.studies.choosing import resized, size_of
 from besiege.studies.deepsec import answers as of
@@ -225,6 +226,19 @@ def test_r8_ensembles_and_their_best_members(
         assert found.verdict == verdict and found.effect is not None
         assert found.effect.value == pytest.approx((max(left[:2]) - left[2]) / count)
         assert "both and a" in found.caveat and "over b" in found.caveat
+
+
+def test_r8_does_not_know_which_member_is_best() -> None:
+    """Of two members that leave as many images, the one that shares fewer may be far ahead."""
+    rows: dict[str, Any] = {SOURCE: {text("PGD"): 0}}
+    for name, left in (("a", first(60, 100)), ("b", ~first(40, 100)), ("both", first(60, 100))):
+        rows[name] = {text("PGD"): left}
+    texts = {"both": "ensemble(zoo:a, zoo:b, fuse=probabilities)"}
+    found = answer("R8", board({LINF: rows}, ROLES, 100, texts=texts)).effect
+    told = 1 - (1 - STUDY.level) / 2
+    ends = [paired_interval(only, only, 100, told) for only in (0, 40)]
+    assert found is not None
+    assert (found.value, found.low, found.high) == pytest.approx((0, *np.max(ends, 0)))
 
 
 def test_members_are_found_by_their_whole_texts() -> None:
