@@ -403,6 +403,25 @@ def test_score_attacks_at_the_budget_only_have_an_accuracy_and_no_median() -> No
     assert [row[1] for row in both.rows if row[0] == "score nes"] == [".050/50.0"]
 
 
+def test_table_3_has_score_attacks_on_randomised_models_beside_searches_on_others() -> None:
+    """Nothing searches on a randomised model: its accuracy is that at the budget."""
+    ends = {"natural": np.array([0.05, 0.2, 0.3, 0.01]), "pads": np.array([0.05, 0.2, 0.3, 1.0])}
+    at_budget = {"nes@realsafe-strength": ends}
+    ones = {a: {m: np.ones(4) for m in f} for a, f in at_budget.items()}
+    name = "score linf untargeted, strength"
+    found = {"minimal(nes@realsafe-code(steps=9))": {"natural": ends["natural"]}}
+    cells = [
+        cell("score linf untargeted", found, access="score"),
+        cell(name, at_budget, first=ones, access="score", search=False),
+    ]
+    table = STUDY.table("table3", board(cells))
+    (row,) = (row for row in table.rows if row[0] == "score nes")
+    assert dict(zip(table.columns, row, strict=True)) == {
+        "attack": "score nes", "natural": ".050/50.0", "pads": "-/75.0",
+        **dict.fromkeys(("pgd-at", "trades", "jpeg"), "not run"),
+    }  # fmt: skip
+
+
 def test_absent_models_stand_in_the_table() -> None:
     mine = replace(board([white(10, {"natural": 0.05})]), absent={"adp": "no weights"})
     table = STUDY.table("table3", mine)

@@ -39,22 +39,22 @@ ABSENT = "absent"
 def entries(board: Board) -> Iterator[dict[str, Any]]:
     """The numbers of Table 3: median distance and accuracy of every attack and model.
 
-    A score attack that was run at the budget only has an accuracy, and no median.
+    A score attack that was run on a model at the budget only has an accuracy, and no median.
     """
     eps, _ = budget(board, "linf")
     data = {cell.data for cell in board.cells}
     searched = set()
     for knowledge, attack, found in attacks_of(board, "linf", UNTARGETED):
-        searched.add((knowledge, attack))
         for m, model in enumerate(found.models):
+            searched.add((knowledge, attack, model))
             median = quantile(found.ends[m][found.known[m]])
             about = WORDS[knowledge], attack, model
             yield _entry(about, median, found.held(eps)[m], found.known[m], eps, data)
     for attack in ORDER[SCORES]:
         with suppress(UnknownNameError):
             found = progress(board, attack, "linf", UNTARGETED)
-            if (SCORES, attack) not in searched:
-                for m, model in enumerate(found.models):
+            for m, model in enumerate(found.models):
+                if (SCORES, attack, model) not in searched and found.known[m].any():
                     held = found.known[m] & np.isinf(found.ends[m])
                     about = WORDS[SCORES], attack, model
                     yield _entry(about, np.nan, held, found.known[m], eps, data)
