@@ -388,6 +388,27 @@ def test_the_worst_case_is_image_by_image_within_one_norm_and_goal() -> None:
     assert any("break 1 of 4 images" in one for one in STUDY.readings(mine))
 
 
+def test_the_worst_case_has_runs_against_strength_at_the_budget_too() -> None:
+    """More steps and more queries break images that the searches with few of them do not."""
+    far, near = np.array([0.05, 0.2, 0.2, 0.3]), np.array([1, 0.09, 1, 1])
+    search = {"minimal(bim@realsafe)": {"natural": far, "pads": far}}
+    more = {"bim@realsafe-strength(steps=100)": {"natural": near}}
+    queries = {"nes@realsafe-strength": {"natural": near[::-1], "pads": near}}
+    cells = [
+        cell("white linf untargeted", search),
+        cell("white linf untargeted, strength", more, search=False),
+        cell("score linf untargeted, strength", queries, access="score", search=False),
+    ]
+    rows = STUDY.table("worst", board(cells)).numbers
+    keys = zip(rows["knowledge"], rows["model"], strict=True)
+    left = dict(zip(keys, rows["accuracy"], strict=True))
+    assert left["white", "natural"] == 0.5 and left["score", "natural"] == 0.75
+    assert left["all", "natural"] == 0.25 and left["all", "pads"] == 0.5
+    other = replace(cells[1], eps=0.3, name="white linf untargeted, strength at 0.3")
+    rows = STUDY.table("worst", board([cells[0], other])).numbers
+    assert rows["accuracy"].tolist() == [0.75] * 4, "another budget says nothing here"
+
+
 def test_score_attacks_at_the_budget_only_have_an_accuracy_and_no_median() -> None:
     fixed = {"nes@realsafe-strength": {"natural": np.array([0.05, 0.2, np.inf, 0.01])}}
     ones = {a: {m: np.ones(4) for m in f} for a, f in fixed.items()}
