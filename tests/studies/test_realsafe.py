@@ -388,6 +388,26 @@ def test_the_worst_case_is_image_by_image_within_one_norm_and_goal() -> None:
     assert any("break 1 of 4 images" in one for one in STUDY.readings(mine))
 
 
+def test_readings_tell_queries_from_transfer() -> None:
+    """W08 is about queries, W09 about transfer, and each about more than 0.2 % of the images."""
+    far, near = np.full(1000, 0.3), np.where(np.arange(1000) < 3, 0.05, 0.3)
+    white_box = cell("white linf untargeted", {"minimal(bim@realsafe)": {"natural": far}})
+    nes = {"minimal(nes@realsafe-code(steps=9))": {"natural": near}}
+    bim = {"bim@realsafe-transfer": {"natural": near}}
+    told = {
+        name: STUDY.readings(board([white_box, one]))[0]
+        for name, one in {
+            "W08": cell("score linf untargeted", nes, access="score"),
+            "W09": cell("transfer linf untargeted", bim, source="zoo:p", search=False),
+        }.items()
+    }
+    assert "attacks without gradients break 3 of 1,000" in told["W08"] and "W08" in told["W08"]
+    assert "images made on another model break 3" in told["W09"] and "W09" in told["W09"]
+    nes["minimal(nes@realsafe-code(steps=9))"]["natural"][0] = 0.3
+    few = board([white_box, cell("score linf untargeted", nes, access="score")])
+    assert "W08" not in STUDY.readings(few)[0]
+
+
 def test_the_worst_case_has_runs_against_strength_at_the_budget_too() -> None:
     """More steps and more queries break images that the searches with few of them do not."""
     far, near = np.array([0.05, 0.2, 0.2, 0.3]), np.array([1, 0.09, 1, 1])
