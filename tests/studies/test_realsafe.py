@@ -138,6 +138,33 @@ def test_f3_says_nothing_without_the_averaged_attacks() -> None:
     assert answer("F3", f3(N, 0.5, averaged=False)).verdict == "not run"
 
 
+def test_f3_needs_the_averaged_attacks_on_the_very_model() -> None:
+    """Wider probes of one draw are not averaged, and another model's figure says nothing."""
+    mine = f3(N, 0.5)
+    narrow = replace(mine.cells[-1], attacks=("nes(sigma=0.05)",))
+    assert answer("F3", replace(mine, cells=(*mine.cells[:-1], narrow))).verdict == "not run"
+    models = tuple(
+        replace(m, tags={"defense": "randomised"}) if m.name == "jpeg" else m for m in mine.models
+    )
+    other = replace(mine.cells[-1], models=("jpeg",))
+    found = answer("F3", replace(mine, models=models, cells=(*mine.cells[:-1], other)))
+    assert found.verdict == "not run" and "were not run on 'pads'" in found.caveat
+
+
+def test_f3_compares_white_box_accuracy_on_the_same_images() -> None:
+    """Of the images that the randomised model was attacked on, it keeps more than the other."""
+    mine = f3(N, 0.5)
+    cell_ = mine.cells[0]
+    distance, covered = cell_.distance.copy(), cell_.covered.copy()
+    pads, other = cell_.models.index("pads"), cell_.models.index("pgd-at")
+    few = np.arange(N) < 100
+    covered[pads, :, ~few] = False
+    distance[pads, :, ~few] = np.nan
+    distance[other, :, few] = 0.02  # weak on these, and strong on the others
+    some = replace(cell_, distance=distance, covered=covered)
+    assert answer("F3", replace(mine, cells=(some, *mine.cells[1:]))).verdict == "not run"
+
+
 def test_f3_compares_with_models_that_are_better_white_box_only() -> None:
     assert answer("F3", f3(N, 0.5, robust=0.001)).verdict == "not run"
 
