@@ -67,12 +67,22 @@ def test_f1_rankings_cross(count: int, spread: float, verdict: str) -> None:
         )
 
 
+def test_f1_reaches_the_budget_of_the_published_case() -> None:
+    """TRADES leads at 0.05 and trails at 0.15, nearly five times the budget of 8/255."""
+    eps = 8 / 255
+    ends = {"trades": np.full(N, 0.15), "pgd-at": np.where(np.arange(N) % 2, 0.04, 0.2)}
+    mine = cell("white linf untargeted", {"minimal(bim@realsafe)": ends}, eps=eps)
+    others = {f"minimal({a}@realsafe)": ends for a in ("fgsm", "mim")} | {"deepfool": ends}
+    found = answer("F1", board([mine, cell("white linf untargeted 2", others, eps=eps)]))
+    assert found.verdict == "yes" and "near 0.15" in found.caveat
+
+
 def test_f1_is_a_band_of_the_difference_curve() -> None:
     """With one attack only, the effect is that of one crossing."""
     mine = white(N, {"pgd-at": 0.1, "trades": 0.1}, trades=1.2)
     found = answer("F1", board([mine])).effect
     one, other = (mine.distance[mine.models.index(m)] for m in ("pgd-at", "trades"))
-    x = np.linspace(0, 0.4, 31)[1:]
+    x = np.linspace(0, 0.5, 31)[1:]
     alone = [crossing(a, b, x, level=STUDY.level) for a, b in zip(one, other, strict=True)]
     assert found is not None
     assert found.value == max(min(c.value.max(), -c.value.min()) for c in alone)
