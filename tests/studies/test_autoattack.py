@@ -76,6 +76,7 @@ USUAL = parts(200, 160, 164, 200)
         ("A1", 12, 60.0, "yes"),
         ("A1", 12, 30.0, "no"),
         ("A1", 12, 41.0, "cannot tell"),
+        ("A1", 12, 46.0, "cannot tell"),  # below at 95 %, not at the level of twelve models
         ("A1", 7, 60.0, "cannot tell"),
         ("A2", 12, 60.0, "yes"),
         ("A2", 80, 36.0, "no"),
@@ -101,7 +102,7 @@ def test_a_model_whose_card_reports_nothing_says_so() -> None:
     assert table_2(made).rows[0][-1] == "nothing"
 
 
-EXPOSED, NOT, OTHER = (parts(ce, t, 170, 300) for ce, t in ((260, 160), (200, 160), (200, 260)))
+EXPOSED, NOT, OTHER = (parts(ce, t, 300, 300) for ce, t in ((260, 160), (200, 160), (200, 260)))
 
 
 @pytest.mark.parametrize(
@@ -155,11 +156,13 @@ def test_a5_does_not_know_which_attack_is_best() -> None:
     [
         (parts(300, 160, 260, 280), "yes"),
         (parts(300, 160, 166, 280), "no"),
+        (parts(300, 160, 260, 166), "no"),
+        (parts(166, 160, 260, 280), "no"),
         (parts(300, 160, 190, 280), "cannot tell"),
     ],
 )
 def test_a6_every_other_part_fails_somewhere(lefts: dict[str, int], verdict: str) -> None:
-    found = answer("A6", board({"one": USUAL | {FAB: 160}, "other": lefts}))
+    found = answer("A6", board({"one": parts(160, 160, 160, 160), "other": lefts}))
     assert found.verdict == verdict and "FAB-T" in found.caveat
 
 
@@ -312,6 +315,13 @@ def test_a15_the_largest_step_on_large_logits(largest: int, verdict: str) -> Non
     assert found.verdict == verdict and "m0" in found.caveat
 
 
+def test_a15_compares_with_the_better_of_the_smaller_steps() -> None:
+    for small in ((300, 150), (150, 300)):
+        found = answer("A15", seven((*small, 200, 200, 200, 200, 200)))
+        assert found.verdict == "no" and found.effect is not None
+        assert found.effect.value == (150 - 200) / 400
+
+
 def divided(large: tuple[int, ...], plain: tuple[int, ...]) -> Board:
     rows = {
         name: {scaling.ascent(n): first(left, 400) for n, left in zip(scaling.DIVISORS, lefts,
@@ -353,6 +363,8 @@ def test_table_2_is_counted_image_by_image() -> None:
     )
     both = table_2(replace(made, cells=(*made.cells, suite)))
     assert both.rows[0][9] == f"{100 * together:.1f}" and both.rows[0][10] == "not run"
+    elsewhere = replace(suite, threat="linf:0.2")
+    assert table_2(replace(made, cells=(*made.cells, elsewhere))).rows[0][9] == "not run"
     with pytest.raises(UnknownNameError, match="each on all points"):
         alone(replace(made, cells=(suite,)))
 

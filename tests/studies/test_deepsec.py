@@ -114,12 +114,15 @@ def test_r2_needs_images() -> None:
 # R3
 
 
-def blurred(untargeted: float, targeted: float, count: int) -> Board:
-    """How many successes of each goal survive both layers."""
+def blurred(
+    untargeted: float, targeted: float, count: int, compressed: float | None = None
+) -> Board:
+    """How many successes of each goal survive both layers, untargeted ones of the second apart."""
     threats: dict[str, Any] = {}
     about: dict[tuple[str, str], dict[str, Any]] = {}
     for (one, other), layer in product(SAME_BUT_GOAL, (BLUR, COMPRESSED)):
-        for row, share in ((one, untargeted), (other, targeted)):
+        first_ = untargeted if compressed is None or layer == BLUR else compressed
+        for row, share in ((one, first_), (other, targeted)):
             threat = form("cifar10", row).threat
             mine = threats.setdefault(threat, {SOURCE: {}})[SOURCE]
             mine[text(row)], mine[layered(row, layer)] = 0, 0
@@ -145,6 +148,11 @@ def test_r3_untargeted_successes_survive(
     assert ("Fewer than 50 successes" in found.caveat) == (count < 50)
     assert found.effect is not None and found.effect.count == count
     assert found.unit == "successes" and (count >= 50 or found.needed == 50)
+
+
+def test_r3_is_about_both_layers() -> None:
+    found = answer("R3", blurred(0.95, 0.5, 400, compressed=0.3))
+    assert found.verdict == "no" and "after jpeg" in found.caveat
 
 
 # R4
@@ -256,6 +264,28 @@ def test_replayed_images_never_count_as_attacks_on_the_model_itself() -> None:
     assert not withstood(made, "a", transfer=True).held.any()
     with pytest.raises(UnknownNameError, match="not shown"):
         withstood(made, SOURCE, transfer=True)
+
+
+def test_what_the_suite_adaptive_breaks_counts() -> None:
+    made = defended((300, 300, 300), (400, 400, 400))
+    cells = tuple(
+        replace(cell, robust=cell.robust & (np.arange(400) < 100)) if cell.suite else cell
+        for cell in made.cells
+    )
+    some = replace(made, cells=cells)
+    assert withstood(some, "a", transfer=False).held.sum() == 100
+    assert withstood(some, "a", transfer=True).held.all()
+
+
+def test_images_that_were_not_replayed_withstand() -> None:
+    """The attack failed on the source: they belong to the denominator."""
+    made, cells = defended((100, 80, 90), (200, 320, 340)), []
+    for cell in made.cells:
+        covered = cell.covered.copy()
+        covered[cell.models.index("a"), cell.attacks.index(text("PGD", SOURCE)), 300:] = False
+        cells.append(replace(cell, covered=covered, success=cell.success & covered))
+    found = withstood(replace(made, cells=tuple(cells)), "a", transfer=True)
+    assert (len(found.held), found.held.sum()) == (400, 300)
 
 
 def test_without_the_suite_adaptive_a_model_is_not_attacked_adaptively() -> None:

@@ -20,6 +20,7 @@ from besiege.studies.answers import Answer
 from besiege.studies.realsafe.figures import CIFAR10, IMAGENET
 from besiege.studies.realsafe.printed import TABLE_3
 from besiege.studies.realsafe.reading import (
+    SCORES,
     TRANSFER,
     UNTARGETED,
     WHITE,
@@ -115,6 +116,14 @@ def test_f2_is_a_no_where_one_norm_is_lost() -> None:
     assert answer("F2", board(cells)).verdict == "no"
 
 
+def test_f2_is_about_the_closest_rival() -> None:
+    cells = [
+        white(N, {"natural": 0.2 * m, "pgd-at": m, "jpeg": 2 * m}, norm)
+        for norm, m in (("linf", 0.1), ("l2", 0.5))
+    ]
+    assert answer("F2", board(cells)).verdict == "no"
+
+
 # F3
 
 
@@ -175,6 +184,17 @@ def test_f3_compares_white_box_accuracy_on_the_same_images() -> None:
     assert answer("F3", replace(mine, cells=(some, *mine.cells[1:]))).verdict == "not run"
 
 
+@pytest.mark.parametrize("weak", ["nes@realsafe-strength", "spsa@realsafe-strength"])
+def test_f3_is_about_both_attacks(weak: str) -> None:
+    mine = f3(N, 0.5)
+    scores = mine.cells[1]
+    left = scores.left.copy()
+    left[scores.models.index("pads"), scores.attacks.index(weak)] = False
+    broken = replace(scores, left=left, success=scores.correct[:, None] & ~left)
+    found = answer("F3", replace(mine, cells=(mine.cells[0], broken, *mine.cells[2:])))
+    assert found.verdict == "no"
+
+
 def test_f3_compares_with_models_that_are_better_white_box_only() -> None:
     assert answer("F3", f3(N, 0.5, robust=0.001)).verdict == "not run"
 
@@ -198,13 +218,13 @@ def test_f4_needs_the_bare_net() -> None:
 # F5
 
 
-def f5(count: int, gain: float, data: str) -> Board:
+def f5(count: int, gain: float, data: str, dim: float | None = None) -> Board:
     """MIM and DIM need budgets smaller by a factor than BIM does, on transferred images."""
     cells = [white(count, {"natural": 0.05})]
     for eps in (0.05, 0.1, 0.2):
         found = {
             f"{attack}@realsafe": {"natural": sizes(count, 0.1 * factor)}
-            for attack, factor in (("bim", 1.0), ("mim", gain), ("dim", gain))
+            for attack, factor in (("bim", 1.0), ("mim", gain), ("dim", dim or gain))
         }
         name = f"transfer linf untargeted, {eps}"
         cells.append(cell(name, found, source="zoo:p", eps=eps, search=False))
@@ -225,6 +245,12 @@ def f5(count: int, gain: float, data: str) -> Board:
 def test_f5_boosters_of_transfer(data: str, count: int, gain: float, verdict: str) -> None:
     """Another claim on CIFAR-10, that they do not help, than on ImageNet."""
     assert answer("F5", f5(count, gain, data)).verdict == verdict
+
+
+@pytest.mark.parametrize(("mim", "dim"), [(1.2, 0.8), (0.8, 1.2)])
+@pytest.mark.parametrize("data", ["cifar10", "imagenet-sample"])
+def test_f5_is_about_both_boosters(mim: float, dim: float, data: str) -> None:
+    assert answer("F5", f5(N, mim, data, dim)).verdict == "no"
 
 
 # F6
@@ -273,7 +299,37 @@ def test_f6_nothing_is_left_fifty_steps_are_enough_nattack_leads(
     assert ("only NATTACK breaks 0 of" in found.caveat) == (nattack > 1)
 
 
+@pytest.mark.parametrize("place", [1, 2])
+def test_f6_is_about_bim_and_mim(place: int) -> None:
+    mine = f6(2000, 0.9)
+    mine.cells[0].distance[:, place, :200] = np.inf
+    assert answer("F6", mine).verdict == "no"
+
+
 # What is recomputed.
+
+
+def test_of_budgets_the_nearest_image_counts_and_a_search_stands_for_all() -> None:
+    """A larger step may miss an image that a smaller one has broken."""
+    ends = {"natural": np.array([0.05, 0.2])}
+    grid = [
+        cell(f"transfer linf untargeted, {eps}", {"bim@realsafe": {"natural": found}},
+             source="zoo:p", eps=eps, search=False)
+        for eps, found in ((0.1, ends["natural"]), (0.3, np.array([1.0, 0.25])))
+    ]  # fmt: skip
+    mine = board([cell("white linf untargeted", {"bim@realsafe": ends}), *grid])
+    assert distances(mine, TRANSFER, "bim", "linf", UNTARGETED).ends.tolist() == [[0.05, 0.25]]
+    near = {"natural": np.array([0.01, 0.01])}
+    fixed = cell("white linf untargeted, fixed", {"bim@realsafe": near}, search=False)
+    both = board([cell("white linf untargeted", {"minimal(bim@realsafe)": ends}), fixed])
+    assert distances(both, WHITE, "bim", "linf", UNTARGETED).ends.tolist() == [[0.05, 0.2]]
+
+
+def test_attacks_with_wider_probes_are_none_of_the_15() -> None:
+    wide = {"averaged(nes(sigma=0.05), 10)": {"natural": np.array([0.01, 0.01])}}
+    mine = board([cell("score linf untargeted, averaged", wide, access="score", search=False)])
+    with pytest.raises(UnknownNameError, match="'nes'"):
+        distances(mine, SCORES, "nes", "linf", UNTARGETED)
 
 
 def test_a_transferred_distance_is_that_of_the_smallest_budget_that_fooled_the_model() -> None:
@@ -372,6 +428,41 @@ def test_a_curve_over_queries_is_the_share_not_broken_after_so_many() -> None:
     for x in (1, 5, 11):
         at = np.searchsorted(line.x, x, side="right") - 1
         assert line.value[at] == pytest.approx(1 - (broken & (taken <= x)).mean())
+
+
+def test_success_rates_are_of_images_that_were_classified_correctly() -> None:
+    """Ten of 40 are misclassified when clean; 15 of the 30 others are broken."""
+    ends = np.repeat([0.0, 0.05, np.inf], [10, 15, 15])
+    found = {"minimal(bim@realsafe)": {"natural": ends}}
+    taken: dict[str, Any] = {"nes@realsafe-strength": {"natural": np.full(40, 7.0)}}
+    mine = board(
+        [
+            cell("white linf untargeted", found),
+            cell("white linf untargeted, strength", {"bim@realsafe-strength(steps=9)":
+                 {"natural": ends}}, search=False),
+            cell("score linf untargeted, strength", {"nes@realsafe-strength": {"natural": ends}},
+                 first=taken, access="score", search=False),
+        ]
+    )  # fmt: skip
+    for number, attack in (("23", "bim"), ("24", "bim"), ("28", "nes")):
+        (line,) = figure(number, mine)[attack].lines
+        assert line.value[-1] == pytest.approx(0.5), number
+    for number, attack in (("1", "bim"), ("2", "bim"), ("6", "nes")):
+        (line,) = figure(number, mine)[attack].lines
+        assert line.value[-1] == pytest.approx(15 / 40), number
+
+
+def test_a_curve_of_a_decision_attack_is_what_is_beyond_the_standard_budget() -> None:
+    """Within so many passes: 0.4 is within 0.5, and 0.9 is not."""
+    ends = np.array([0.4, 0.9, 0.4, 0.0])
+    one = cell("decision l2 untargeted", {"boundary@realsafe": {"natural": ends}}, norm="l2",
+               access="decision")  # fmt: skip
+    best = np.array([[9.0, 0.4], [9, 0.9], [0.4, 0.4], [0, 0]], np.float32)
+    one = replace(one, passes=np.array([10, 100]), best=best[None, None])
+    (line,) = figure("8", board([one]))["boundary"].lines
+    assert line.x.tolist() == [0, 10, 100] and line.value.tolist() == [0.75, 0.5, 0.25]
+    (line,) = figure("50", board([one]))["boundary"].lines
+    assert line.value.tolist() == pytest.approx([0, 1 / 3, 2 / 3])
 
 
 def test_transfer_against_strength_has_a_point_for_each_number_of_steps() -> None:
