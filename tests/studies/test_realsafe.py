@@ -325,6 +325,17 @@ def test_of_budgets_the_nearest_image_counts_and_a_search_stands_for_all() -> No
     assert distances(both, WHITE, "bim", "linf", UNTARGETED).ends.tolist() == [[0.05, 0.2]]
 
 
+def test_f6_of_score_attacks_that_are_half_done() -> None:
+    mine = f6(2000, 0.9)
+    scores = mine.cells[-1]
+    covered = scores.covered.copy()
+    covered[:, 0, 1500:] = False
+    distance = np.where(covered, scores.distance, np.nan)
+    some = replace(scores, covered=covered, distance=distance)
+    found = answer("F6", replace(mine, cells=(*mine.cells[:-1], some)))
+    assert found.verdict == "yes" and "of 1500" in found.caveat
+
+
 def test_attacks_with_wider_probes_are_none_of_the_15() -> None:
     wide = {"averaged(nes(sigma=0.05), 10)": {"natural": np.array([0.01, 0.01])}}
     mine = board([cell("score linf untargeted, averaged", wide, access="score", search=False)])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import combinations
 
 import numpy as np
@@ -20,6 +21,7 @@ from besiege.metrics.intervals import clopper_pearson
 from besiege.metrics.optimality import envelope, fall, local_optimality
 from besiege.metrics.outcomes import Ids, Numbers
 from besiege.metrics.paired import LEVEL, Difference, paired_interval
+from besiege.metrics.rows import places
 from besiege.metrics.searches import ROUNDING
 from besiege.studies.answers import Measured
 from besiege.studies.realsafe.reading import (
@@ -299,15 +301,20 @@ def _optimality(board: Board, models: Sequence[str]) -> str:
     found = {a: distances(board, SCORES, a, "linf", UNTARGETED) for a in ("nes", "spsa", "nattack")}
     words = []
     for m in (m for m in models if all(m in one.models for one in found.values())):
-        ends = np.stack([one.ends[one.of(m)][one.known[one.of(m)]] for one in found.values()])
-        best, eps = envelope(ends), budget(board, "linf")[0]
+        judged = [one.samples[one.known[one.of(m)]] for one in found.values()]
+        common = reduce(np.intersect1d, judged)
+        ends, eps = [], budget(board, "linf")[0] * (1 + ROUNDING)
+        for one in found.values():
+            ends.append(one.ends[one.of(m), places(one.samples, common)])
+        table = np.stack(ends)
+        best = envelope(table)
         if fall(best) > 0 and (best > 0).any():
             scores = ", ".join(
                 f"{name} {local_optimality(row, best):.2f}"
-                for name, row in zip(found, ends, strict=True)
+                for name, row in zip(found, table, strict=True)
             )
-            only = int(((ends[2] <= eps) & (ends[:2].min(0) > eps)).sum())
-            words.append(f"{m}: {scores}; only NATTACK breaks {only} of {ends.shape[1]}")
+            only = int(((table[2] <= eps) & (table[:2].min(0) > eps)).sum())
+            words.append(f"{m}: {scores}; only NATTACK breaks {only} of {len(common)}")
     return f"Local optimality on {'; '.join(words)}." if words else ""
 
 
