@@ -325,6 +325,20 @@ def test_of_budgets_the_nearest_image_counts_and_a_search_stands_for_all() -> No
     assert distances(both, WHITE, "bim", "linf", UNTARGETED).ends.tolist() == [[0.05, 0.2]]
 
 
+def test_attacks_that_ignore_a_defense_are_no_white_box() -> None:
+    ends = {"natural": np.array([0.05, 0.2])}
+    blind = {"natural": np.array([0.01, 0.01])}
+    found = {"oblivious(bim@realsafe)": blind, "minimal(bim@realsafe)": ends}
+    fixed = {"oblivious(mim@realsafe-strength(steps=9))": blind}
+    cells = [
+        cell("white linf untargeted", found),
+        cell("white linf untargeted, strength", fixed, search=False),
+    ]
+    mine = board(cells)
+    assert distances(mine, WHITE, "bim", "linf", UNTARGETED).ends.tolist() == [[0.05, 0.2]]
+    assert STUDY.table("worst", mine).numbers["accuracy"].tolist() == [0.5, 0.5]
+
+
 def test_f6_of_score_attacks_that_are_half_done() -> None:
     mine = f6(2000, 0.9)
     scores = mine.cells[-1]

@@ -121,7 +121,7 @@ def distances(board: Board, knowledge: str, attack: str, norm: str, goal: str) -
     found: dict[str, list[tuple[int, BoardCell, int, int]]] = {}
     for place, cell in cells_of(board, knowledge, norm, goal):
         for a, text in enumerate(cell.attacks):
-            if family(text) != attack or _PROBES.search(text):
+            if family(text) != attack or _PROBES.search(text) or cell.known_to(text) != knowledge:
                 continue
             for m, model in enumerate(cell.models):
                 if cell.covered[m, a].any():
@@ -255,9 +255,9 @@ def _at_budget(
     for _, cell in cells_of(board, knowledge, norm, goal, strength=True):
         if cell.eps in standard:
             for m, model in enumerate(cell.models):
-                for a in range(len(cell.attacks)):
+                for a, text in enumerate(cell.attacks):
                     samples, _, there, ends, _ = _row(cell, m, a)
-                    if there.any():
+                    if there.any() and cell.known_to(text) == knowledge:
                         yield model, samples[there], ends[there]
 
 
