@@ -277,6 +277,16 @@ def test_what_the_suite_adaptive_breaks_counts() -> None:
     assert withstood(some, "a", transfer=True).held.all()
 
 
+def test_r5_is_not_confirmed_where_a_defense_was_left_out() -> None:
+    """It may be the universal one; that another one is universal denies the remark as before."""
+    for left, verdict in ((BAD, "cannot tell"), (GOOD, "no")):
+        made = defended(left, left)
+        models = (*made.models, replace(made.models[1], name="c", text="zoo:c"))
+        for name in ("R5", "R5t"):
+            found = answer(name, replace(made, models=models))
+            assert found.verdict == verdict and "Left out: 'c' was not" in found.caveat
+
+
 def test_images_that_were_not_replayed_withstand() -> None:
     """The attack failed on the source: they belong to the denominator."""
     made, cells = defended((100, 80, 90), (200, 320, 340)), []

@@ -259,7 +259,10 @@ def utility_follows_accuracy(board: Board, *, level: float = LEVEL) -> Measured:
 
 
 def none_is_universal(board: Board, *, level: float = LEVEL, transfer: bool) -> Measured:
-    """Remark 5: the share of images that even the best defense loses, under all attacks."""
+    """Remark 5: the share of images that even the best defense loses, under all attacks.
+
+    A defense that was left out may lose none: the others can deny the remark, not confirm it.
+    """
     found, lacking = {}, []
     for name in must_have(board, DEFENSE):
         try:
@@ -275,7 +278,9 @@ def none_is_universal(board: Board, *, level: float = LEVEL, transfer: bool) -> 
         parts.append(Part(lost / len(one.held), low, high, len(one.held), name))
     listed = ", ".join(f"{part.words} {100 * part.value:.1f}" for part in parts)
     said = f"Lost by each, in percent: {listed}.{_retrained(board, found)}"
-    return least(parts, level, f"{said} Left out: {'; '.join(lacking)}." if lacking else said)
+    if not lacking:
+        return least(parts, level, said)
+    return replace(least(parts, level, f"{said} Left out: {'; '.join(lacking)}."), low=0.0)
 
 
 def _retrained(board: Board, found: dict[str, Held]) -> str:
