@@ -21,6 +21,7 @@ from besiege.bench.board import Board
 from besiege.core.errors import UnknownNameError
 from besiege.core.threat import Threat
 from besiege.metrics.defense_values import Certified
+from besiege.metrics.paired import Difference, paired_interval
 from besiege.models.public import PUBLIC
 from besiege.studies.answers import Answer
 from besiege.studies.autoattack import scaling, step_sizes
@@ -75,6 +76,7 @@ USUAL = parts(200, 160, 164, 200)
         ("A1", 12, 60.0, "yes"),
         ("A1", 12, 30.0, "no"),
         ("A1", 12, 41.0, "cannot tell"),
+        ("A1", 12, 46.0, "cannot tell"),  # below at 95 %, not at the level of twelve models
         ("A1", 7, 60.0, "cannot tell"),
         ("A2", 12, 60.0, "yes"),
         ("A2", 80, 36.0, "no"),
@@ -100,7 +102,7 @@ def test_a_model_whose_card_reports_nothing_says_so() -> None:
     assert table_2(made).rows[0][-1] == "nothing"
 
 
-EXPOSED, NOT, OTHER = (parts(ce, t, 170, 300) for ce, t in ((260, 160), (200, 160), (200, 260)))
+EXPOSED, NOT, OTHER = (parts(ce, t, 300, 300) for ce, t in ((260, 160), (200, 160), (200, 260)))
 
 
 @pytest.mark.parametrize(
@@ -135,16 +137,32 @@ def test_a5_the_worst_failure_of_apgd_t(lefts: dict[str, int], verdict: str) -> 
     assert answer("A5", board({**many(2, USUAL), "worst": lefts})).verdict == "cannot tell"
 
 
+def test_a5_does_not_know_which_attack_is_best() -> None:
+    """Square leaves as many images as APGD-T, and others: it may be ahead of it elsewhere."""
+    left = {text: first(60, 100) for text in PARTS.values()}
+    left[SQUARE] = ~first(40, 100)
+    rows = {f"m{n}": {text: first(60, 100) for text in PARTS.values()} for n in range(9)}
+    made = tagged(attacked("alone", rows | {"other": left}), {})
+    found = answer("A5", made).effect
+    change = Difference.of(left[T], left[SQUARE])
+    level = 1 - (1 - STUDY.level) / 10 / 3
+    _, high = paired_interval(change.only_first, change.only_second, 100, level)
+    assert found is not None and (found.value, found.low) == pytest.approx((0.12, 0.12 - high))
+    assert change.value == 0 and answer("A5", made).verdict == "cannot tell"
+
+
 @pytest.mark.parametrize(
     ("lefts", "verdict"),
     [
         (parts(300, 160, 260, 280), "yes"),
         (parts(300, 160, 166, 280), "no"),
+        (parts(300, 160, 260, 166), "no"),
+        (parts(166, 160, 260, 280), "no"),
         (parts(300, 160, 190, 280), "cannot tell"),
     ],
 )
 def test_a6_every_other_part_fails_somewhere(lefts: dict[str, int], verdict: str) -> None:
-    found = answer("A6", board({"one": USUAL | {FAB: 160}, "other": lefts}))
+    found = answer("A6", board({"one": parts(160, 160, 160, 160), "other": lefts}))
     assert found.verdict == verdict and "FAB-T" in found.caveat
 
 
@@ -198,6 +216,16 @@ def test_a10_square_breaks_what_gradients_leave(square: int, verdict: str) -> No
     found = answer("A10", made)
     assert found.verdict == verdict
     assert verdict != "yes" or "masked" in found.caveat
+
+
+def test_a10_counts_every_white_box_attack() -> None:
+    """What APGD-DLR or FAB with five restarts break, a gradient has found as well."""
+    for dlr, free in ((100, 400), (400, 100)):
+        lefts = parts(200, 160, 160, 100, dlr, free)
+        found = answer("A10", board({"one": lefts, "other": lefts}))
+        assert found.effect is not None and found.effect.value == 0 and found.verdict != "yes"
+    alone_ = {"one": {text: n for text, n in lefts.items() if text in PARTS.values()}}
+    assert answer("A10", board(alone_)).verdict == "yes", "where these were run"
 
 
 @pytest.mark.parametrize(
@@ -257,20 +285,41 @@ def seven(lefts: tuple[int, ...], models: int = 4) -> Board:
 @pytest.mark.parametrize(
     ("lefts", "models", "verdict"),
     [
-        ((90, 90, 99, 90, 90, 90, 80), 4, "yes"),
-        ((90, 80, 99, 90, 90, 90, 85), 4, "no"),
-        ((90, 80, 99, 90, 90, 90, 80), 4, "cannot tell"),
-        ((90, 90, 99, 90, 90, 90, 80), 2, "cannot tell"),
+        ((90, 90, 99, 90, 90, 90, 80), 12, "yes"),
+        ((90, 80, 99, 90, 90, 90, 85), 12, "no"),
+        ((90, 80, 99, 90, 90, 90, 80), 12, "cannot tell"),
+        ((90, 90, 99, 90, 90, 90, 80), 7, "cannot tell"),
+        ((90, 80, 99, 90, 90, 90, 85), 7, "cannot tell"),
     ],
 )
 def test_a14_apgd_leads_seven_attacks(lefts: tuple[int, ...], models: int, verdict: str) -> None:
-    assert answer("A14", seven(lefts, models)).verdict == verdict
+    """Three losses of a model are one model."""
+    found = answer("A14", seven(lefts, models))
+    assert found.verdict == verdict and f"{models} of our models" in found.caveat
+    assert found.effect is not None and found.effect.count == models
+
+
+def test_a14_is_about_each_loss() -> None:
+    made = seven((90, 90, 99, 90, 90, 90, 80), 12)
+    (cell,) = made.cells
+    left = cell.left.copy()
+    left[:, cell.attacks.index(step_sizes.apgd("dlr"))] = first(85, 400)
+    left[:, cell.attacks.index(step_sizes.pgd("dlr", "0.25"))] = first(80, 400)
+    found = answer("A14", replace(made, cells=(replace(cell, left=left),)))
+    assert found.verdict == "no" and "margin 12 and 0 ties, dlr 0 and 0 ties" in found.caveat
 
 
 @pytest.mark.parametrize(("largest", "verdict"), [(150, "yes"), (260, "no"), (198, "cannot tell")])
 def test_a15_the_largest_step_on_large_logits(largest: int, verdict: str) -> None:
     found = answer("A15", seven((201, 200, largest, 200, 200, 200, 200)))
     assert found.verdict == verdict and "m0" in found.caveat
+
+
+def test_a15_compares_with_the_better_of_the_smaller_steps() -> None:
+    for small in ((300, 150), (150, 300)):
+        found = answer("A15", seven((*small, 200, 200, 200, 200, 200)))
+        assert found.verdict == "no" and found.effect is not None
+        assert found.effect.value == (150 - 200) / 400
 
 
 def divided(large: tuple[int, ...], plain: tuple[int, ...]) -> Board:
@@ -314,8 +363,18 @@ def test_table_2_is_counted_image_by_image() -> None:
     )
     both = table_2(replace(made, cells=(*made.cells, suite)))
     assert both.rows[0][9] == f"{100 * together:.1f}" and both.rows[0][10] == "not run"
+    elsewhere = replace(suite, threat="linf:0.2")
+    assert table_2(replace(made, cells=(*made.cells, elsewhere))).rows[0][9] == "not run"
     with pytest.raises(UnknownNameError, match="each on all points"):
         alone(replace(made, cells=(suite,)))
+
+
+def test_the_reading_has_the_figures_of_the_publication() -> None:
+    """Of Xiao et al.: AutoAttack 18.50, Square 20.44, and 8.0 with more queries and restarts."""
+    said = " ".join(STUDY.readings(board(many(1, USUAL))))
+    assert (
+        "four parts together left 18.5 %, Square alone 20.4 %" in said and "8.0 % (of 500" in said
+    )
 
 
 @pytest.mark.parametrize("data", ["digits", "mnist", "cifar10"])

@@ -25,6 +25,7 @@ from tests.studies.deepsec_boards import (
 from besiege.bench.benchmark_files import read_benchmark
 from besiege.bench.board import Board
 from besiege.core.errors import UnknownNameError
+from besiege.metrics.paired import paired_interval
 from besiege.studies.answers import Answer
 from besiege.studies.choosing import resized, size_of
 from besiege.studies.deepsec import answers as of
@@ -33,6 +34,7 @@ from besiege.studies.deepsec.critique import POINTS, critique
 from besiege.studies.deepsec.published import DETECTED, REPLAYED, TRANSFERRED, UTILITY_OF_DEFENSES
 from besiege.studies.deepsec.reading import BLUR, COMPRESSED, data_of, look, withstood
 from besiege.studies.deepsec.tables import (
+    STANDS_FOR,
     TABLES,
     attack_utility,
     detection,
@@ -112,12 +114,15 @@ def test_r2_needs_images() -> None:
 # R3
 
 
-def blurred(untargeted: float, targeted: float, count: int) -> Board:
-    """How many successes of each goal survive both layers."""
+def blurred(
+    untargeted: float, targeted: float, count: int, compressed: float | None = None
+) -> Board:
+    """How many successes of each goal survive both layers, untargeted ones of the second apart."""
     threats: dict[str, Any] = {}
     about: dict[tuple[str, str], dict[str, Any]] = {}
     for (one, other), layer in product(SAME_BUT_GOAL, (BLUR, COMPRESSED)):
-        for row, share in ((one, untargeted), (other, targeted)):
+        first_ = untargeted if compressed is None or layer == BLUR else compressed
+        for row, share in ((one, first_), (other, targeted)):
             threat = form("cifar10", row).threat
             mine = threats.setdefault(threat, {SOURCE: {}})[SOURCE]
             mine[text(row)], mine[layered(row, layer)] = 0, 0
@@ -143,6 +148,11 @@ def test_r3_untargeted_successes_survive(
     assert ("Fewer than 50 successes" in found.caveat) == (count < 50)
     assert found.effect is not None and found.effect.count == count
     assert found.unit == "successes" and (count >= 50 or found.needed == 50)
+
+
+def test_r3_is_about_both_layers() -> None:
+    found = answer("R3", blurred(0.95, 0.5, 400, compressed=0.3))
+    assert found.verdict == "no" and "after jpeg" in found.caveat
 
 
 # R4
@@ -227,6 +237,19 @@ def test_r8_ensembles_and_their_best_members(
         assert "both and a" in found.caveat and "over b" in found.caveat
 
 
+def test_r8_does_not_know_which_member_is_best() -> None:
+    """Of two members that leave as many images, the one that shares fewer may be far ahead."""
+    rows: dict[str, Any] = {SOURCE: {text("PGD"): 0}}
+    for name, left in (("a", first(60, 100)), ("b", ~first(40, 100)), ("both", first(60, 100))):
+        rows[name] = {text("PGD"): left}
+    texts = {"both": "ensemble(zoo:a, zoo:b, fuse=probabilities)"}
+    found = answer("R8", board({LINF: rows}, ROLES, 100, texts=texts)).effect
+    told = 1 - (1 - STUDY.level) / 2
+    ends = [paired_interval(only, only, 100, told) for only in (0, 40)]
+    assert found is not None
+    assert (found.value, found.low, found.high) == pytest.approx((0, *np.max(ends, 0)))
+
+
 def test_members_are_found_by_their_whole_texts() -> None:
     made = defended(GOOD, GOOD)
     assert of.members_of(made, "both") == ["a", "b"]
@@ -241,6 +264,38 @@ def test_replayed_images_never_count_as_attacks_on_the_model_itself() -> None:
     assert not withstood(made, "a", transfer=True).held.any()
     with pytest.raises(UnknownNameError, match="not shown"):
         withstood(made, SOURCE, transfer=True)
+
+
+def test_what_the_suite_adaptive_breaks_counts() -> None:
+    made = defended((300, 300, 300), (400, 400, 400))
+    cells = tuple(
+        replace(cell, robust=cell.robust & (np.arange(400) < 100)) if cell.suite else cell
+        for cell in made.cells
+    )
+    some = replace(made, cells=cells)
+    assert withstood(some, "a", transfer=False).held.sum() == 100
+    assert withstood(some, "a", transfer=True).held.all()
+
+
+def test_r5_is_not_confirmed_where_a_defense_was_left_out() -> None:
+    """It may be the universal one; that another one is universal denies the remark as before."""
+    for left, verdict in ((BAD, "cannot tell"), (GOOD, "no")):
+        made = defended(left, left)
+        models = (*made.models, replace(made.models[1], name="c", text="zoo:c"))
+        for name in ("R5", "R5t"):
+            found = answer(name, replace(made, models=models))
+            assert found.verdict == verdict and "Left out: 'c' was not" in found.caveat
+
+
+def test_images_that_were_not_replayed_withstand() -> None:
+    """The attack failed on the source: they belong to the denominator."""
+    made, cells = defended((100, 80, 90), (200, 320, 340)), []
+    for cell in made.cells:
+        covered = cell.covered.copy()
+        covered[cell.models.index("a"), cell.attacks.index(text("PGD", SOURCE)), 300:] = False
+        cells.append(replace(cell, covered=covered, success=cell.success & covered))
+    found = withstood(replace(made, cells=tuple(cells)), "a", transfer=True)
+    assert (len(found.held), found.held.sum()) == (400, 300)
 
 
 def test_without_the_suite_adaptive_a_model_is_not_attacked_adaptively() -> None:
@@ -456,7 +511,7 @@ def test_printed_tables_are_whole() -> None:
         assert {data: set(rows) for data, rows in of_.items()} == {
             data: set(forms(data)) for data in ("cifar10", "mnist")
         }
-    assert set(forms("cifar10")) - set(DETECTED["cifar10"]) == {"FGSM, larger", "CW2, kappa 20"}
+    assert set(forms("cifar10")) - set(DETECTED["cifar10"]) == {"CW2, kappa 20"}
     for rows in UTILITY_OF_DEFENSES.values():
         for name, row in rows.items():
             assert row["CAV"] == pytest.approx(row["CRR"] - row["CSR"], abs=0.011), name
@@ -464,6 +519,16 @@ def test_printed_tables_are_whole() -> None:
         REPLAYED["cifar10"]["DF"]["NAT"] == 88.9 and TRANSFERRED["mnist"]["BIM"]["best-3"] == 97.0
     )
     assert DETECTED["cifar10"]["BIM"]["FS AUC"] == 25.5
+    # Table VII, at the budgets of the larger FGSM.
+    larger = {data: list(rows["FGSM, larger"].values()) for data, rows in DETECTED.items()}
+    assert larger == {"cifar10": [95.2, 89.7, 98.8], "mnist": [98.2, 99.0, 100.0]}
+    mine = guarded((200, 400), (100, 400), SOURCE)
+    models = tuple(
+        replace(m, tags={**m.tags, STANDS_FOR: "FS"} if m.name == "d" else m.tags)
+        for m in mine.models
+    )
+    rows_ = {row[0]: row[1] for row in detection(replace(mine, models=models)).rows}
+    assert rows_["FGSM"].endswith("(0.826)") and rows_["FGSM, larger"].endswith("(0.897)")
 
 
 # Specifications.

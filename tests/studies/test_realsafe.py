@@ -20,6 +20,7 @@ from besiege.studies.answers import Answer
 from besiege.studies.realsafe.figures import CIFAR10, IMAGENET
 from besiege.studies.realsafe.printed import TABLE_3
 from besiege.studies.realsafe.reading import (
+    SCORES,
     TRANSFER,
     UNTARGETED,
     WHITE,
@@ -67,12 +68,22 @@ def test_f1_rankings_cross(count: int, spread: float, verdict: str) -> None:
         )
 
 
+def test_f1_reaches_the_budget_of_the_published_case() -> None:
+    """TRADES leads at 0.05 and trails at 0.15, nearly five times the budget of 8/255."""
+    eps = 8 / 255
+    ends = {"trades": np.full(N, 0.15), "pgd-at": np.where(np.arange(N) % 2, 0.04, 0.2)}
+    mine = cell("white linf untargeted", {"minimal(bim@realsafe)": ends}, eps=eps)
+    others = {f"minimal({a}@realsafe)": ends for a in ("fgsm", "mim")} | {"deepfool": ends}
+    found = answer("F1", board([mine, cell("white linf untargeted 2", others, eps=eps)]))
+    assert found.verdict == "yes" and "near 0.15" in found.caveat
+
+
 def test_f1_is_a_band_of_the_difference_curve() -> None:
     """With one attack only, the effect is that of one crossing."""
     mine = white(N, {"pgd-at": 0.1, "trades": 0.1}, trades=1.2)
     found = answer("F1", board([mine])).effect
     one, other = (mine.distance[mine.models.index(m)] for m in ("pgd-at", "trades"))
-    x = np.linspace(0, 0.4, 31)[1:]
+    x = np.linspace(0, 0.5, 31)[1:]
     alone = [crossing(a, b, x, level=STUDY.level) for a, b in zip(one, other, strict=True)]
     assert found is not None
     assert found.value == max(min(c.value.max(), -c.value.min()) for c in alone)
@@ -101,6 +112,14 @@ def test_f2_is_a_no_where_one_norm_is_lost() -> None:
     cells = [
         white(N, {"natural": 0.1, "pgd-at": 0.4}),
         white(N, {"natural": 1, "pgd-at": 0.3}, "l2"),
+    ]
+    assert answer("F2", board(cells)).verdict == "no"
+
+
+def test_f2_is_about_the_closest_rival() -> None:
+    cells = [
+        white(N, {"natural": 0.2 * m, "pgd-at": m, "jpeg": 2 * m}, norm)
+        for norm, m in (("linf", 0.1), ("l2", 0.5))
     ]
     assert answer("F2", board(cells)).verdict == "no"
 
@@ -138,6 +157,44 @@ def test_f3_says_nothing_without_the_averaged_attacks() -> None:
     assert answer("F3", f3(N, 0.5, averaged=False)).verdict == "not run"
 
 
+def test_f3_needs_the_averaged_attacks_on_the_very_model() -> None:
+    """Wider probes of one draw are not averaged, and another model's figure says nothing."""
+    mine = f3(N, 0.5)
+    narrow = replace(mine.cells[-1], attacks=("nes(sigma=0.05)",))
+    assert answer("F3", replace(mine, cells=(*mine.cells[:-1], narrow))).verdict == "not run"
+    models = tuple(
+        replace(m, tags={"defense": "randomised"}) if m.name == "jpeg" else m for m in mine.models
+    )
+    other = replace(mine.cells[-1], models=("jpeg",))
+    found = answer("F3", replace(mine, models=models, cells=(*mine.cells[:-1], other)))
+    assert found.verdict == "not run" and "were not run on 'pads'" in found.caveat
+
+
+def test_f3_compares_white_box_accuracy_on_the_same_images() -> None:
+    """Of the images that the randomised model was attacked on, it keeps more than the other."""
+    mine = f3(N, 0.5)
+    cell_ = mine.cells[0]
+    distance, covered = cell_.distance.copy(), cell_.covered.copy()
+    pads, other = cell_.models.index("pads"), cell_.models.index("pgd-at")
+    few = np.arange(N) < 100
+    covered[pads, :, ~few] = False
+    distance[pads, :, ~few] = np.nan
+    distance[other, :, few] = 0.02  # weak on these, and strong on the others
+    some = replace(cell_, distance=distance, covered=covered)
+    assert answer("F3", replace(mine, cells=(some, *mine.cells[1:]))).verdict == "not run"
+
+
+@pytest.mark.parametrize("weak", ["nes@realsafe-strength", "spsa@realsafe-strength"])
+def test_f3_is_about_both_attacks(weak: str) -> None:
+    mine = f3(N, 0.5)
+    scores = mine.cells[1]
+    left = scores.left.copy()
+    left[scores.models.index("pads"), scores.attacks.index(weak)] = False
+    broken = replace(scores, left=left, success=scores.correct[:, None] & ~left)
+    found = answer("F3", replace(mine, cells=(mine.cells[0], broken, *mine.cells[2:])))
+    assert found.verdict == "no"
+
+
 def test_f3_compares_with_models_that_are_better_white_box_only() -> None:
     assert answer("F3", f3(N, 0.5, robust=0.001)).verdict == "not run"
 
@@ -161,13 +218,13 @@ def test_f4_needs_the_bare_net() -> None:
 # F5
 
 
-def f5(count: int, gain: float, data: str) -> Board:
+def f5(count: int, gain: float, data: str, dim: float | None = None) -> Board:
     """MIM and DIM need budgets smaller by a factor than BIM does, on transferred images."""
     cells = [white(count, {"natural": 0.05})]
     for eps in (0.05, 0.1, 0.2):
         found = {
             f"{attack}@realsafe": {"natural": sizes(count, 0.1 * factor)}
-            for attack, factor in (("bim", 1.0), ("mim", gain), ("dim", gain))
+            for attack, factor in (("bim", 1.0), ("mim", gain), ("dim", dim or gain))
         }
         name = f"transfer linf untargeted, {eps}"
         cells.append(cell(name, found, source="zoo:p", eps=eps, search=False))
@@ -188,6 +245,12 @@ def f5(count: int, gain: float, data: str) -> Board:
 def test_f5_boosters_of_transfer(data: str, count: int, gain: float, verdict: str) -> None:
     """Another claim on CIFAR-10, that they do not help, than on ImageNet."""
     assert answer("F5", f5(count, gain, data)).verdict == verdict
+
+
+@pytest.mark.parametrize(("mim", "dim"), [(1.2, 0.8), (0.8, 1.2)])
+@pytest.mark.parametrize("data", ["cifar10", "imagenet-sample"])
+def test_f5_is_about_both_boosters(mim: float, dim: float, data: str) -> None:
+    assert answer("F5", f5(N, mim, data, dim)).verdict == "no"
 
 
 # F6
@@ -236,7 +299,62 @@ def test_f6_nothing_is_left_fifty_steps_are_enough_nattack_leads(
     assert ("only NATTACK breaks 0 of" in found.caveat) == (nattack > 1)
 
 
+@pytest.mark.parametrize("place", [1, 2])
+def test_f6_is_about_bim_and_mim(place: int) -> None:
+    mine = f6(2000, 0.9)
+    mine.cells[0].distance[:, place, :200] = np.inf
+    assert answer("F6", mine).verdict == "no"
+
+
 # What is recomputed.
+
+
+def test_of_budgets_the_nearest_image_counts_and_a_search_stands_for_all() -> None:
+    """A larger step may miss an image that a smaller one has broken."""
+    ends = {"natural": np.array([0.05, 0.2])}
+    grid = [
+        cell(f"transfer linf untargeted, {eps}", {"bim@realsafe": {"natural": found}},
+             source="zoo:p", eps=eps, search=False)
+        for eps, found in ((0.1, ends["natural"]), (0.3, np.array([1.0, 0.25])))
+    ]  # fmt: skip
+    mine = board([cell("white linf untargeted", {"bim@realsafe": ends}), *grid])
+    assert distances(mine, TRANSFER, "bim", "linf", UNTARGETED).ends.tolist() == [[0.05, 0.25]]
+    near = {"natural": np.array([0.01, 0.01])}
+    fixed = cell("white linf untargeted, fixed", {"bim@realsafe": near}, search=False)
+    both = board([cell("white linf untargeted", {"minimal(bim@realsafe)": ends}), fixed])
+    assert distances(both, WHITE, "bim", "linf", UNTARGETED).ends.tolist() == [[0.05, 0.2]]
+
+
+def test_attacks_that_ignore_a_defense_are_no_white_box() -> None:
+    ends = {"natural": np.array([0.05, 0.2])}
+    blind = {"natural": np.array([0.01, 0.01])}
+    found = {"oblivious(bim@realsafe)": blind, "minimal(bim@realsafe)": ends}
+    fixed = {"oblivious(mim@realsafe-strength(steps=9))": blind}
+    cells = [
+        cell("white linf untargeted", found),
+        cell("white linf untargeted, strength", fixed, search=False),
+    ]
+    mine = board(cells)
+    assert distances(mine, WHITE, "bim", "linf", UNTARGETED).ends.tolist() == [[0.05, 0.2]]
+    assert STUDY.table("worst", mine).numbers["accuracy"].tolist() == [0.5, 0.5]
+
+
+def test_f6_of_score_attacks_that_are_half_done() -> None:
+    mine = f6(2000, 0.9)
+    scores = mine.cells[-1]
+    covered = scores.covered.copy()
+    covered[:, 0, 1500:] = False
+    distance = np.where(covered, scores.distance, np.nan)
+    some = replace(scores, covered=covered, distance=distance)
+    found = answer("F6", replace(mine, cells=(*mine.cells[:-1], some)))
+    assert found.verdict == "yes" and "of 1500" in found.caveat
+
+
+def test_attacks_with_wider_probes_are_none_of_the_15() -> None:
+    wide = {"averaged(nes(sigma=0.05), 10)": {"natural": np.array([0.01, 0.01])}}
+    mine = board([cell("score linf untargeted, averaged", wide, access="score", search=False)])
+    with pytest.raises(UnknownNameError, match="'nes'"):
+        distances(mine, SCORES, "nes", "linf", UNTARGETED)
 
 
 def test_a_transferred_distance_is_that_of_the_smallest_budget_that_fooled_the_model() -> None:
@@ -337,6 +455,41 @@ def test_a_curve_over_queries_is_the_share_not_broken_after_so_many() -> None:
         assert line.value[at] == pytest.approx(1 - (broken & (taken <= x)).mean())
 
 
+def test_success_rates_are_of_images_that_were_classified_correctly() -> None:
+    """Ten of 40 are misclassified when clean; 15 of the 30 others are broken."""
+    ends = np.repeat([0.0, 0.05, np.inf], [10, 15, 15])
+    found = {"minimal(bim@realsafe)": {"natural": ends}}
+    taken: dict[str, Any] = {"nes@realsafe-strength": {"natural": np.full(40, 7.0)}}
+    mine = board(
+        [
+            cell("white linf untargeted", found),
+            cell("white linf untargeted, strength", {"bim@realsafe-strength(steps=9)":
+                 {"natural": ends}}, search=False),
+            cell("score linf untargeted, strength", {"nes@realsafe-strength": {"natural": ends}},
+                 first=taken, access="score", search=False),
+        ]
+    )  # fmt: skip
+    for number, attack in (("23", "bim"), ("24", "bim"), ("28", "nes")):
+        (line,) = figure(number, mine)[attack].lines
+        assert line.value[-1] == pytest.approx(0.5), number
+    for number, attack in (("1", "bim"), ("2", "bim"), ("6", "nes")):
+        (line,) = figure(number, mine)[attack].lines
+        assert line.value[-1] == pytest.approx(15 / 40), number
+
+
+def test_a_curve_of_a_decision_attack_is_what_is_beyond_the_standard_budget() -> None:
+    """Within so many passes: 0.4 is within 0.5, and 0.9 is not."""
+    ends = np.array([0.4, 0.9, 0.4, 0.0])
+    one = cell("decision l2 untargeted", {"boundary@realsafe": {"natural": ends}}, norm="l2",
+               access="decision")  # fmt: skip
+    best = np.array([[9.0, 0.4], [9, 0.9], [0.4, 0.4], [0, 0]], np.float32)
+    one = replace(one, passes=np.array([10, 100]), best=best[None, None])
+    (line,) = figure("8", board([one]))["boundary"].lines
+    assert line.x.tolist() == [0, 10, 100] and line.value.tolist() == [0.75, 0.5, 0.25]
+    (line,) = figure("50", board([one]))["boundary"].lines
+    assert line.value.tolist() == pytest.approx([0, 1 / 3, 2 / 3])
+
+
 def test_transfer_against_strength_has_a_point_for_each_number_of_steps() -> None:
     found = {
         f"bim@realsafe-strength(steps={k})": {"natural": np.where(np.arange(20) < k, 0.05, np.inf)}
@@ -388,6 +541,47 @@ def test_the_worst_case_is_image_by_image_within_one_norm_and_goal() -> None:
     assert any("break 1 of 4 images" in one for one in STUDY.readings(mine))
 
 
+def test_readings_tell_queries_from_transfer() -> None:
+    """W08 is about queries, W09 about transfer, and each about more than 0.2 % of the images."""
+    far, near = np.full(1000, 0.3), np.where(np.arange(1000) < 3, 0.05, 0.3)
+    white_box = cell("white linf untargeted", {"minimal(bim@realsafe)": {"natural": far}})
+    nes = {"minimal(nes@realsafe-code(steps=9))": {"natural": near}}
+    bim = {"bim@realsafe-transfer": {"natural": near}}
+    told = {
+        name: STUDY.readings(board([white_box, one]))[0]
+        for name, one in {
+            "W08": cell("score linf untargeted", nes, access="score"),
+            "W09": cell("transfer linf untargeted", bim, source="zoo:p", search=False),
+        }.items()
+    }
+    assert "attacks without gradients break 3 of 1,000" in told["W08"] and "W08" in told["W08"]
+    assert "images made on another model break 3" in told["W09"] and "W09" in told["W09"]
+    nes["minimal(nes@realsafe-code(steps=9))"]["natural"][0] = 0.3
+    few = board([white_box, cell("score linf untargeted", nes, access="score")])
+    assert "W08" not in STUDY.readings(few)[0]
+
+
+def test_the_worst_case_has_runs_against_strength_at_the_budget_too() -> None:
+    """More steps and more queries break images that the searches with few of them do not."""
+    far, near = np.array([0.05, 0.2, 0.2, 0.3]), np.array([1, 0.09, 1, 1])
+    search = {"minimal(bim@realsafe)": {"natural": far, "pads": far}}
+    more = {"bim@realsafe-strength(steps=100)": {"natural": near}}
+    queries = {"nes@realsafe-strength": {"natural": near[::-1], "pads": near}}
+    cells = [
+        cell("white linf untargeted", search),
+        cell("white linf untargeted, strength", more, search=False),
+        cell("score linf untargeted, strength", queries, access="score", search=False),
+    ]
+    rows = STUDY.table("worst", board(cells)).numbers
+    keys = zip(rows["knowledge"], rows["model"], strict=True)
+    left = dict(zip(keys, rows["accuracy"], strict=True))
+    assert left["white", "natural"] == 0.5 and left["score", "natural"] == 0.75
+    assert left["all", "natural"] == 0.25 and left["all", "pads"] == 0.5
+    other = replace(cells[1], eps=0.3, name="white linf untargeted, strength at 0.3")
+    rows = STUDY.table("worst", board([cells[0], other])).numbers
+    assert rows["accuracy"].tolist() == [0.75] * 4, "another budget says nothing here"
+
+
 def test_score_attacks_at_the_budget_only_have_an_accuracy_and_no_median() -> None:
     fixed = {"nes@realsafe-strength": {"natural": np.array([0.05, 0.2, np.inf, 0.01])}}
     ones = {a: {m: np.ones(4) for m in f} for a, f in fixed.items()}
@@ -401,6 +595,25 @@ def test_score_attacks_at_the_budget_only_have_an_accuracy_and_no_median() -> No
                     {"natural": np.array([0.05, 0.2, 0.3, 0.01])}}, access="score")  # fmt: skip
     both = STUDY.table("table3", board([white(4, {"natural": 0.05}), scores, searched]))
     assert [row[1] for row in both.rows if row[0] == "score nes"] == [".050/50.0"]
+
+
+def test_table_3_has_score_attacks_on_randomised_models_beside_searches_on_others() -> None:
+    """Nothing searches on a randomised model: its accuracy is that at the budget."""
+    ends = {"natural": np.array([0.05, 0.2, 0.3, 0.01]), "pads": np.array([0.05, 0.2, 0.3, 1.0])}
+    at_budget = {"nes@realsafe-strength": ends}
+    ones = {a: {m: np.ones(4) for m in f} for a, f in at_budget.items()}
+    name = "score linf untargeted, strength"
+    found = {"minimal(nes@realsafe-code(steps=9))": {"natural": ends["natural"]}}
+    cells = [
+        cell("score linf untargeted", found, access="score"),
+        cell(name, at_budget, first=ones, access="score", search=False),
+    ]
+    table = STUDY.table("table3", board(cells))
+    (row,) = (row for row in table.rows if row[0] == "score nes")
+    assert dict(zip(table.columns, row, strict=True)) == {
+        "attack": "score nes", "natural": ".050/50.0", "pads": "-/75.0",
+        **dict.fromkeys(("pgd-at", "trades", "jpeg"), "not run"),
+    }  # fmt: skip
 
 
 def test_absent_models_stand_in_the_table() -> None:

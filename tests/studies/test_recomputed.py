@@ -132,7 +132,7 @@ def test_the_band_of_f1(board: Board, rows: Rows) -> None:
     tags = {"natural": "certified", "pgd-at": "adversarial training"}
     models = tuple(replace(m, tags={"defense": tags[m.name]}) for m in board.models)
     found = rankings_cross(replace(board, models=models), level=STUDY.level)
-    points = np.linspace(0, 4 * EPS, 31)[1:]
+    points = np.linspace(0, 5 * EPS, 31)[1:]
     attacks = [SEARCH.format(name) for name in ("fgsm", "bim", "mim")] + ["deepfool@realsafe"]
     signs = []
     for attack in attacks:

@@ -42,9 +42,35 @@ def law(slope: float, noise: float = 0.2, images: int = 300) -> Measured:
 def test_s1_distortion_along_the_error() -> None:
     assert verdict(law(0.3), 0.1) == "yes"
     found = law(0.3)
-    assert 0.2 < found.value < 0.45 and "frontier" in found.caveat
-    assert verdict(law(-0.3), 0.1) == "no" and "all models" in law(-0.3).caveat
+    assert 0.2 < found.value < 0.45 and "Line through all 5 models" in found.caveat
+    assert "frontier" in found.caveat and "frontier" not in law(-0.3).caveat
+    assert verdict(law(-0.3), 0.1) == "no"
     assert verdict(law(0.08, 1.0, 60), 0.1) == "cannot tell"
+
+
+def test_s1_is_hardly_ever_confirmed_by_models_in_an_order_of_chance() -> None:
+    """Along their frontier distortion falls with accuracy whatever they are; few say nothing."""
+    generator = np.random.default_rng(2)
+
+    def drawn(models: int) -> str:
+        errors = generator.uniform(0.05, 0.4, models).tolist()
+        middles = generator.lognormal(-3, 0.3, models).tolist()
+        names = tuple(map(str, range(models)))
+        right = answered(errors, 100, int(generator.integers(99)))
+        return verdict(su.slope(sizes(spread(middles, 100), right, names), level=LEVEL), 0.05)
+
+    assert [drawn(8) for _ in range(40)].count("yes") <= 4
+    assert {drawn(4) for _ in range(10)} == {"cannot tell"}
+
+
+def test_s1_and_s2_need_as_many_models_as_orders_of_chance_can_tell() -> None:
+    """The best order of five models is one of 120; two families of two models have three."""
+    found = sizes(spread([0.1 * (1 + 0.3 * np.log(e / 0.2)) for e in ERRORS]), answered(ERRORS))
+    assert decide(su.slope(found, level=0.97).low, np.inf, 0.05) == "yes"
+    assert decide(su.slope(found, level=0.996).low, np.inf, 0.05) == "cannot tell"
+    for seed in range(10):
+        two = sizes(spread([0.3, 0.31, 0.1, 0.11], seed=seed), models=("v1", "v2", "d1", "d2"))
+        assert verdict(su.families_apart(two, FAMILY, level=LEVEL)) == "cannot tell"
 
 
 def test_s1_with_two_models_or_published_errors() -> None:

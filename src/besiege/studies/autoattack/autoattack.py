@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -11,24 +12,27 @@ from besiege.metrics.paired import LEVEL
 from besiege.studies.answers import Measured
 from besiege.studies.autoattack import claims as of
 from besiege.studies.autoattack import scaling, step_sizes
-from besiege.studies.autoattack.reading import share
+from besiege.studies.autoattack.reading import FEWEST, labelled, share
 from besiege.studies.autoattack.tables import TABLES, readings
 from besiege.studies.choosing import Size
 from besiege.studies.study import STUDIES, Claim, Study
 
 
 def best_of_seven(board: Board, *, level: float = LEVEL) -> Measured:
-    """The share of models and losses on which APGD leaves least of the seven attacks."""
-    cell = board.cell(step_sizes.CELL)
-    hits = open_ = count = 0
-    for model in cell.models:
-        for loss in step_sizes.LOSSES:
-            found = step_sizes.compared(board, model, loss)
-            mine = step_sizes.apgd(loss) in found.best
-            count += 1
-            hits += mine and len(found.best) == 1
-            open_ += mine and len(found.best) > 1
-    return share(hits, open_, count, level, f"{open_} ties. Each loss of a model counts.")
+    """The share of models on which APGD leaves least of the seven attacks, of the worst loss."""
+    models, parts, words = board.cell(step_sizes.CELL).models, [], []
+    for loss in step_sizes.LOSSES:
+        best = [step_sizes.compared(board, model, loss).best for model in models]
+        hits = sum(one == (step_sizes.apgd(loss),) for one in best)
+        open_ = sum(step_sizes.apgd(loss) in one for one in best) - hits
+        told = of.each(level, len(step_sizes.LOSSES))
+        one = share(hits, open_, len(models), told, "")
+        words.append(f"{loss} {hits} and {open_} ties")
+        parts.append(of.Ends(one.value, one.low, one.high, one.count, loss))
+    worst = of.least(parts, level)
+    said = labelled(len(models), f"Best by loss: {', '.join(words)}.")
+    needed = FEWEST if len(models) < FEWEST else None
+    return replace(worst, needed=needed, caveat=said, unit="models")
 
 
 def largest_step_best(board: Board, *, level: float = LEVEL) -> Measured:

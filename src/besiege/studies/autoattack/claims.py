@@ -157,9 +157,16 @@ def _order(a: Attacked, b: Attacked, level: float) -> tuple[float, float]:
 
 
 def _behind(one: Attacked, attack: str, level: float) -> Ends:
-    """How far an attack falls behind the best single one."""
-    best = min(PARTS.values(), key=lambda text: one.left(text).value)
-    return change(one, [attack], [best], level)
+    """How far an attack falls behind the best single one; 0 where it is the best itself.
+
+    Which one is best is not certain: the interval holds for whichever of the others it is.
+    """
+    others = [text for text in PARTS.values() if text != attack]
+    ends = [change(one, [attack], [text], each(level, len(others))) for text in others]
+    value, low, high = (
+        max(0.0, *(getattr(end, name) for end in ends)) for name in ("value", "low", "high")
+    )
+    return Ends(value, low, high, min(end.images for end in ends), one.title)
 
 
 def never_far(board: Board, *, level: float = LEVEL) -> Measured:
@@ -215,11 +222,14 @@ def targeted_beats(
 
 
 def square_alone(board: Board, *, level: float = LEVEL) -> Measured:
-    """The most that Square breaks of what all white-box attacks together leave."""
+    """The most that Square breaks of what all white-box attacks that were run leave together."""
     found = alone(board)
-    white = [text for name, text in PARTS.items() if name != "Square"]
     told = each(level, len(found))
-    parts = [change(one, white, [*white, PARTS["Square"]], told) for one in found]
+    parts = []
+    for one in found:
+        parts_of_suite = [text for name, text in PARTS.items() if name != "Square"]
+        white = parts_of_suite + [text for text in UNTARGETED.values() if one.has(text)]
+        parts.append(change(one, white, [*white, PARTS["Square"]], told))
     return largest(parts, level)
 
 

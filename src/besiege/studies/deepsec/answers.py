@@ -259,7 +259,10 @@ def utility_follows_accuracy(board: Board, *, level: float = LEVEL) -> Measured:
 
 
 def none_is_universal(board: Board, *, level: float = LEVEL, transfer: bool) -> Measured:
-    """Remark 5: the share of images that even the best defense loses, under all attacks."""
+    """Remark 5: the share of images that even the best defense loses, under all attacks.
+
+    A defense that was left out may lose none: the others can deny the remark, not confirm it.
+    """
     found, lacking = {}, []
     for name in must_have(board, DEFENSE):
         try:
@@ -275,7 +278,9 @@ def none_is_universal(board: Board, *, level: float = LEVEL, transfer: bool) -> 
         parts.append(Part(lost / len(one.held), low, high, len(one.held), name))
     listed = ", ".join(f"{part.words} {100 * part.value:.1f}" for part in parts)
     said = f"Lost by each, in percent: {listed}.{_retrained(board, found)}"
-    return least(parts, level, f"{said} Left out: {'; '.join(lacking)}." if lacking else said)
+    if not lacking:
+        return least(parts, level, said)
+    return replace(least(parts, level, f"{said} Left out: {'; '.join(lacking)}."), low=0.0)
 
 
 def _retrained(board: Board, found: dict[str, Held]) -> str:
@@ -285,22 +290,27 @@ def _retrained(board: Board, found: dict[str, Held]) -> str:
 
 
 def ensembles_do_not_beat(board: Board, *, level: float = LEVEL, transfer: bool) -> Measured:
-    """Remark 8: by how much an ensemble stays below its best member, where that is least."""
+    """Remark 8: by how much an ensemble stays below its best member, where that is least.
+
+    Which member is best is not certain: the interval holds for whichever it is.
+    """
     pairs: list[tuple[str, list[str]]] = []
     for name in must_have(board, ENSEMBLE):
         if members := members_of(board, name):
             pairs.append((name, members))
     if not pairs:
         raise UnknownNameError("no member of an ensemble is a model of this run")
-    told, parts, lifts = each(level, len(pairs)), [], []
+    told, parts, lifts = each(level, sum(len(members) for _, members in pairs)), [], []
     for name, members in pairs:
         held = aligned([withstood(board, one, transfer=transfer) for one in (name, *members)])
         mine, theirs = held[0], held[1:]
         best, worst = (pick([int(one.sum()) for one in theirs]) for pick in (np.argmax, np.argmin))
-        change = Difference.of(theirs[int(best)], mine)
-        ends = paired_interval(change.only_first, change.only_second, change.count, told)
+        ahead = [Difference.of(one, mine) for one in theirs]
+        ends = [paired_interval(one.only_first, one.only_second, one.count, told) for one in ahead]
+        low, high = np.max(ends, 0).tolist()
+        change = ahead[int(best)]
         words = f"{name} and {members[int(best)]}"
-        parts.append(Part(change.value, *ends, change.count, words))
+        parts.append(Part(change.value, low, high, change.count, words))
         lift = 100 * float(mine.mean() - theirs[int(worst)].mean())
         lifts.append(f"{name} {lift:+.1f} over {members[int(worst)]}")
     return least(parts, level, f"Above the worst member: {', '.join(lifts)}." if lifts else "")

@@ -308,7 +308,8 @@ def detection(board: Board) -> Grid:
         "Percent of the errors that the detector rejects at its one threshold, and the area under "
         f"the ROC curve: of images made on '{source}' (oblivious), then on classifier and detector "
         f"together. {_clean_rejections(board, names)} In brackets: the printed area, of oblivious "
-        "images, each at a threshold of its own."
+        "images, each at a threshold of its own; its rows of JSMA and BLB on MNIST are probably "
+        "exchanged."
     )
     if flipped:
         note += f" An area far below one half, as of {', '.join(flipped)}, is a flipped sign."

@@ -121,7 +121,7 @@ def distances(board: Board, knowledge: str, attack: str, norm: str, goal: str) -
     found: dict[str, list[tuple[int, BoardCell, int, int]]] = {}
     for place, cell in cells_of(board, knowledge, norm, goal):
         for a, text in enumerate(cell.attacks):
-            if family(text) != attack or _PROBES.search(text):
+            if family(text) != attack or _PROBES.search(text) or cell.known_to(text) != knowledge:
                 continue
             for m, model in enumerate(cell.models):
                 if cell.covered[m, a].any():
@@ -224,7 +224,10 @@ def attacks_of(board: Board, norm: str, goal: str) -> Iterator[tuple[str, str, E
 def worst(
     board: Board, norm: str, goal: str, knowledge: Iterable[str] = tuple(ORDER)
 ) -> dict[str, tuple[Ids, Numbers]]:
-    """The smallest perturbation of any attack, by model, on the images judged under all of them."""
+    """The smallest perturbation of any attack, by model, on the images judged under all of them.
+
+    Runs at the standard budget against strength count too: within it they may break other images.
+    """
     wanted, rows = set(knowledge), dict[str, list[tuple[Ids, Numbers]]]()
     for known_to, _, found in attacks_of(board, norm, goal):
         for m, model in enumerate(found.models):
@@ -232,6 +235,9 @@ def worst(
                 there = found.known[m]
                 mine = found.samples[there], found.ends[m][there]
                 rows.setdefault(model, []).append(mine)
+    for known_to in wanted:
+        for model, ids, ends in _at_budget(board, known_to, norm, goal):
+            rows.setdefault(model, []).append((ids, ends))
     best = {}
     for model, some in rows.items():
         common = some[0][0]
@@ -239,6 +245,20 @@ def worst(
             common = np.intersect1d(common, ids)
         best[model] = (common, np.minimum.reduce([e[places(i, common)] for i, e in some]))
     return best
+
+
+def _at_budget(
+    board: Board, knowledge: str, norm: str, goal: str
+) -> Iterator[tuple[str, Ids, Numbers]]:
+    """What runs against strength broke: by model the images, and the distances of successes."""
+    standard = {cell.eps for cell in board.cells if cell.norm == norm and cell.search}
+    for _, cell in cells_of(board, knowledge, norm, goal, strength=True):
+        if cell.eps in standard:
+            for m, model in enumerate(cell.models):
+                for a, text in enumerate(cell.attacks):
+                    samples, _, there, ends, _ = _row(cell, m, a)
+                    if there.any() and cell.known_to(text) == knowledge:
+                        yield model, samples[there], ends[there]
 
 
 def tagged(board: Board, *values: str) -> list[str]:

@@ -34,27 +34,34 @@ from besiege.studies.realsafe.reading import (
 from besiege.studies.study import Table
 
 ABSENT = "absent"
+_BEYOND = (
+    (SCORES, "attacks without gradients", "W08"),
+    (TRANSFER, "images made on another model", "W09"),
+)
+"""What may break images that no white-box attack breaks, and the rule about it."""
+_SOME = 0.002
+"""The share of the images that both rules pass over."""
 
 
 def entries(board: Board) -> Iterator[dict[str, Any]]:
     """The numbers of Table 3: median distance and accuracy of every attack and model.
 
-    A score attack that was run at the budget only has an accuracy, and no median.
+    A score attack that was run on a model at the budget only has an accuracy, and no median.
     """
     eps, _ = budget(board, "linf")
     data = {cell.data for cell in board.cells}
     searched = set()
     for knowledge, attack, found in attacks_of(board, "linf", UNTARGETED):
-        searched.add((knowledge, attack))
         for m, model in enumerate(found.models):
+            searched.add((knowledge, attack, model))
             median = quantile(found.ends[m][found.known[m]])
             about = WORDS[knowledge], attack, model
             yield _entry(about, median, found.held(eps)[m], found.known[m], eps, data)
     for attack in ORDER[SCORES]:
         with suppress(UnknownNameError):
             found = progress(board, attack, "linf", UNTARGETED)
-            if (SCORES, attack) not in searched:
-                for m, model in enumerate(found.models):
+            for m, model in enumerate(found.models):
+                if (SCORES, attack, model) not in searched and found.known[m].any():
                     held = found.known[m] & np.isinf(found.ends[m])
                     about = WORDS[SCORES], attack, model
                     yield _entry(about, np.nan, held, found.known[m], eps, data)
@@ -266,18 +273,18 @@ def readings(board: Board) -> list[str]:
         return []
     found = []
     white = worst(board, "linf", UNTARGETED, (WHITE,))
-    black = worst(board, "linf", UNTARGETED, (TRANSFER, SCORES))
-    for model, (ids, ends) in white.items():
-        if model not in black:
-            continue
-        common, one, other = np.intersect1d(ids, black[model][0], return_indices=True)
-        held = ends[one] > eps * (1 + ROUNDING)
-        broken = int((held & (black[model][1][other] <= eps * (1 + ROUNDING))).sum())
-        if broken:
-            found.append(
-                f"On {model} attacks without gradients break {broken:,} of {len(common):,} images "
-                "that every white-box attack leaves: its white-box figures are no worst case (W08)."
-            )
+    for knowledge, words, rule in _BEYOND:
+        black = worst(board, "linf", UNTARGETED, (knowledge,))
+        for model in (one for one in white if one in black):
+            (ids, ends), (others, theirs) = white[model], black[model]
+            common, one, other = np.intersect1d(ids, others, return_indices=True)
+            held = ends[one] > eps * (1 + ROUNDING)
+            broken = int((held & (theirs[other] <= eps * (1 + ROUNDING))).sum())
+            if broken > _SOME * len(common):
+                found.append(
+                    f"On {model} {words} break {broken:,} of {len(common):,} images that every "
+                    f"white-box attack leaves: its white-box figures are no worst case ({rule})."
+                )
     found.append(
         "A BIM of 20 steps overstates: on the publication's own PGD-AT and TRADES networks it "
         "leaves 48.3 and 56.8 %, AutoAttack 44.0 and 53.1 %."

@@ -22,7 +22,7 @@ from besiege.studies.su.transfer import Crossed
 Numbers = NDArray[np.float64]
 MEASURES = 0.8
 """A rank correlation from which on one figure stands for another (S9)."""
-_PERMUTATIONS = 5000
+_PERMUTATIONS, _ROUNDING = 5000, 1e-12
 SHOWN = 6
 """Parts of an effect that a sentence lists."""
 
@@ -32,23 +32,33 @@ def slope(
 ) -> Measured:
     """S1: distortion rises with ln(error), relative to the mean distortion of the models.
 
-    The line through the frontier or, with fewer than three models on it, through all. `errors` are
-    published ones, by model.
+    The line through all models: along a frontier distortion falls with accuracy by definition.
+    The interval holds the differences from what chance gives these models in any other order, too.
+    `errors` are published ones, by model.
     """
     given = None if errors is None else [errors[model] for model in found.models]
     wrong, sizes = found.known & ~found.correct, found.size
     _must_be_right_somewhere(found.models, found.among)
     law = law_of(wrong, sizes, found.among, level=level, error=given, median=True)
-    line = law.on_frontier or law.of_all
+    line = law.of_all
     if line is None:
         return _open(sizes.shape[1], level, law.why)
-    unit = float(law.distortion[np.isfinite(law.distortion)].mean())
+    unit = float(law.distortion.mean())
     value, low, high = (end / unit for end in line.slope)
-    through = "the frontier" if line is law.on_frontier else "all models"
-    said = f"Line through {through}, {line.models} models, R2 {line.r2:.2f}."
+    away = np.log(law.error) - np.log(law.error).mean()
+    chance = (law.distortion / unit)[_orders(len(away))] @ away / np.square(away).sum()
+    least, most = _beyond(value, chance, (1 - level) / 2)
+    said = f"Line through all {line.models} models, R2 {line.r2:.2f}."
+    if law.on_frontier is not None:
+        said += (
+            f" Along the frontier, {law.on_frontier.models} models, where it rises by definition: "
+            f"{law.on_frontier.slope[0] / unit:+.2f}."
+        )
     if law.rank is not None:
         said += f" Spearman over all {len(law.error)}: {law.rank.value:+.2f}, p {law.rank.p:.3g}."
-    return Measured(value, low, high, sizes.shape[1], level, caveat=said)
+    # More images do not make more models.
+    needed = sizes.shape[1] if least < low or most > high else None
+    return Measured(value, min(low, least), max(high, most), sizes.shape[1], level, needed, said)
 
 
 def families_apart(found: Sizes, family: Mapping[str, str], *, level: float = LEVEL) -> Measured:
@@ -64,18 +74,16 @@ def families_apart(found: Sizes, family: Mapping[str, str], *, level: float = LE
     if len(groups) < 2 or (counts > 1).sum() < 2:
         return _open(images, level, "Two families of two models each are needed at least.")
     logs = np.log(middle[known])
-    generator = np.random.default_rng(0)
-    orders = generator.permuted(np.tile(np.arange(len(logs)), (_PERMUTATIONS, 1)), axis=1)
-    chance = np.array([_between(logs[order], where) for order in orders])
+    chance = np.array([_between(logs[order], where) for order in _orders(len(logs))])
     value = _between(logs, where)
-    farther = int((chance >= value - 1e-12).sum())
-    low, high = value - np.quantile(chance, level), value - np.quantile(chance, 1 - level)
+    farther = int((chance >= value - _ROUNDING).sum())
+    low, high = _beyond(value, chance, 1 - level)
     p = (1 + farther) / (1 + _PERMUTATIONS)
     alone = ", ".join(groups[counts == 1])
     said = f"{value:.0%} of the variance lies between families, p {p:.3g} by permutation."
     said += f" One model only: {alone}." if alone else ""
     mean = float(value - chance.mean())
-    return Measured(mean, float(low), float(high), images, level, images, said)
+    return Measured(mean, low, high, images, level, images, said)
 
 
 def deeper(found: Sizes, pairs: Sequence[tuple[str, str]], *, level: float = LEVEL) -> Measured:
@@ -221,6 +229,26 @@ def _place(model: str, models: Sequence[str]) -> int:
     if model not in models:
         raise UnknownNameError(f"no model here is '{model}': {near(model, models)}")
     return models.index(model)
+
+
+def _orders(models: int) -> NDArray[np.intp]:
+    """Models in orders of chance, ``[permutations, models]``."""
+    generator = np.random.default_rng(0)
+    one = np.tile(np.arange(models), (_PERMUTATIONS, 1))
+    return np.asarray(generator.permuted(one, axis=1))
+
+
+def _beyond(value: float, chance: Numbers, tail: float) -> tuple[float, float]:
+    """How far a value is from both tails of chance; infinitely where it has none so thin.
+
+    What only rounding tells apart is equal: the order of the models themselves is one of chance.
+    """
+    low, high = value - np.quantile(chance, 1 - tail), value - np.quantile(chance, tail)
+    most, least = (np.abs(chance - end) < _ROUNDING for end in (chance.max(), chance.min()))
+    return (
+        -np.inf if most.mean() > tail else float(low) - _ROUNDING,
+        np.inf if least.mean() > tail else float(high) + _ROUNDING,
+    )
 
 
 def _between(values: Numbers, where: NDArray[np.intp]) -> float:

@@ -217,11 +217,15 @@ def sizes_of(board: Board, measure: str, goal: str) -> Sizes:
 
 
 def sizes_under(board: Board, one: Setting) -> Sizes:
-    """The distances of one attack of a matrix on its own models, infinite where it failed."""
+    """The distances of one attack of a matrix on its own models, infinite where it failed.
+
+    Those in l2 are divided by the number of pixel values, as of `sizes_of`.
+    """
     cell = board.cell(one.cell)
     found, judged = cell.distance[:, one.place], cell.covered[:, one.place]
     # With a budget there is a distance only where the attack succeeded.
     found = np.where(np.isnan(found) & judged, np.inf, found)
+    found = found / _values(cell) if cell.norm == "l2" else found
     return _sizes(cell, one.form, one.goal, found, judged)
 
 

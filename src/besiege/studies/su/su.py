@@ -20,6 +20,8 @@ _DIFFERS = (
     "nearer than 9 of 1,000 steps at the published rate; --size paper has 1,000.",
     "A model's distortion is, as published, the mean over the successes of its attack, and beside "
     "it the median over all images with failures as infinity. Answers use the second.",
+    "The published law is a line along the frontier, where distortion falls with accuracy by "
+    "definition. S1 rests on the line through all models, against other orders of these models.",
     "Models of another size get the middle of the images, or a grey border; the publication says "
     "white, its code pads with grey.",
     "CLEVER has 100 batches of 256 fresh points in a ball of radius 5, and is called an estimate: "

@@ -103,7 +103,8 @@ def law(board: Board) -> Grid:
     note = (
         "Least squares of distortion on ln(error), error being 1 - accuracy on these images, with "
         "95 % intervals of images that are resampled for all models together. Lines hold between "
-        "the accuracies of these models only. Spearman's rank correlation of error and distortion, "
+        "the accuracies of these models only; along the frontier distortion falls with accuracy by "
+        "definition. Spearman's rank correlation of error and distortion, "
         "with a permutation test. Models of the frontier in brackets are on it in fewer than "
         f"{ALWAYS:.0%} of the resamples. {' '.join(why)}"
     )
