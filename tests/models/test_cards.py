@@ -39,15 +39,37 @@ FIGURE = re.compile(
     r"(?P<share>\d+\.\d) % \[(?P<low>\d+\.\d), (?P<high>\d+\.\d)\], (?P<count>\d+) images"
     r"(?:, mean of (?P<draws>\d+) draws)?"
 )
+MEDIAN = re.compile(r"median (?P<distance>\d+\.\d{3}), \d+ images")
 NETWORKS = [name for name in zoo_names() if layer_of(f"zoo:{name}") is not None]
 CLASSIFIERS = [name for name in zoo_names() if name not in NETWORKS]
 MOST_BYTES = 27_000_000
 # Weights are never rewritten: results elsewhere refer to them by these digests.
 PINNED = {
+    "cifar10-adp": "eb791dcb28673a03ac27df4cbe139dcb7484f6e7ef500c8681be8f497f5c8dbb",
+    "cifar10-alp": "838185f4f56735b280f3bd48dce5780c48fb8050b9b11a9f837ae08d33017202",
+    "cifar10-autoencoder": "4e9fd389b4c56e73b0bb34b216fbf033db71c8298ffd50ad23db52d5cf8e5449",
+    "cifar10-conv5": "2997599c83b255df878c6ae837ff4435d51f58de42cd55e9b0873d8d0e8bb791",
+    "cifar10-deepdefense": "55f35e43d3700919d233201669c571e8c1a1b3f87e6e695bbca0ca45c695e95b",
+    "cifar10-denoise": "054f16108a161a686dac98922e21387fe73464b7ce8e4b616d2e59d5c37b4ec4",
+    "cifar10-distilled": "25e10dd817321cd5c00679ad0adcbfa7c57e2bdc994ff966f1e760421f82c3f4",
+    "cifar10-eat": "afe09577657e715074aebc7b44eff090835e555ed83d6ed9a04ca15f7a53a23c",
+    "cifar10-eit": "eb44cf587994258201a1b1f288b54f097ebf9853b4d38bb82df213742d2b2f10",
+    "cifar10-fast-at": "3e29824a0c8b8c3066906ea3a00f8f44c7b0e77c76c13e3917cf3d1afe5483c8",
+    "cifar10-gaussian-0.25": "e3752f5747b6f12ec5d8b03d52e87350076fa9d335c5bbbf5619b9d527a19a38",
+    "cifar10-igr": "9832126fd8b2133cd6a3c6e2674560468b236f556ba9562c2eaee43b5778c1e1",
+    "cifar10-nat": "de79ab5fbc95da632063d0d9ec8d5138fc841a5f2541aad8c4840f1bbdbe9d7b",
+    "cifar10-natural": "6705cbc15fcf8108b6763b4c47a26e28224144826d74bd9b1b8cb92b200a92b0",
     "cifar10-pgd-at": "b85b7b9a5e51427342aef2b16c3614ec2863c9f200538dd5e1c0646d0e43237e",
     "cifar10-resnet20-pgd-at": "814dddb206d2ec1d4da46e2590e18ae656d795c8b94e13c0b157f8bdc235a0e0",
+    "cifar10-rse": "197c631b2911cfa1fc357cd567bbbf0eae8f2f0b81b66a75971c9eab71c1ddc2",
+    "cifar10-thermometer": "fbc468da5c037d3e21e0d578608f977b4a8201acedc8160e4df930dfa8c3024a",
+    "cifar10-trades": "40de4d8931765361189aee1cadf15afc68488c77504a0fb3bc3a46191414629a",
+    "cifar10-vgg16": "a14fb29953f6f31a545c80b640fffdaa3f1e3b55f83ca5346579dfeb6e145a4a",
+    "digits-autoencoder": "8d1ce90f3e25a7ff1a64a2323f4fe0ae2b51e127762f4aaa2c8d93ca4fc050de",
     "digits-natural": "5b8323ccab4bb2a30bbad246a511c8e8058d4e002da9f934bfd9f9250bf4d9dd",
     "digits-pgd-at": "3917079700ba6b92ab59ce712b0c08b940bbc1e5a85634679383e1893eea95de",
+    "digits-pixelcnn": "43d15c18a073e0df02eb1b55ac43d7040fca6fc618e881c42a6d80c625eb6846",
+    "mnist-autoencoder": "5ae90d30f4f9d441c4706721076b245b2e2709bdc7b54b162b839cc9b43136d4",
     "mnist-distilled": "203e334178803a5408846e5859a456eaba22754242e3bf10b8431c448efc4a04",
     "mnist-eat": "5f8d7e93750a6f7fd50d2797cff6cb316c550263173929415e756ba5717ad4e1",
     "mnist-igr": "23764b4cc0dba25a733ff4b7d8444a3b5a4991d76998f5824fd4412f609302e8",
@@ -120,7 +142,8 @@ def test_the_figures_of_a_card_are_shares_and_as_expected_or_explained(name: str
     found = {figure: share(text) for figure, text in card["accuracy"].items()}
     assert found.get("autoattack", 0.0) <= found["clean"]
     for text in card.get("also", {}).values():
-        share(text)
+        if MEDIAN.fullmatch(text) is None:
+            share(text)
     for figure, expected in card.get("expected", {}).items():
         if figure not in found:  # its note says so
             continue
@@ -136,7 +159,7 @@ def test_the_digest_of_a_card_is_that_of_its_weights(name: str) -> None:
 
 def test_the_zoo_is_small_and_whole() -> None:
     weights = sorted(ZOO.glob("*.safetensors"))
-    assert [path.stem for path in weights] == zoo_names() and set(PINNED) <= set(zoo_names())
+    assert [path.stem for path in weights] == zoo_names() == sorted(PINNED)
     assert sum(path.stat().st_size for path in weights) <= MOST_BYTES
 
 
@@ -152,6 +175,11 @@ def test_every_figure_of_a_card_is_measured_again(name: str, tmp_path: Path) -> 
     stated = card["accuracy"] | card.get("also", {})
     for figure, text in example["measured"](model, f"zoo:{name}", 200, tmp_path).items():
         if figure not in stated:  # not measured yet, as its note says
+            continue
+        if found := MEDIAN.fullmatch(stated[figure]):
+            again = MEDIAN.fullmatch(text)
+            assert again is not None
+            assert float(again[1]) == pytest.approx(float(found[1]), rel=0.25), figure
             continue
         share, wanted = (float(one.split()[0]) / 100 for one in (text, stated[figure]))
         allowed = 4 * (max(wanted * (1 - wanted), 0.01) / 200) ** 0.5

@@ -32,6 +32,7 @@ from besiege.bench.training_plan import trained_text
 from besiege.bench.trainings import read_training
 from besiege.bench.working import attempt, reporting
 from besiege.core import record as core_record
+from besiege.core.allocating import keep_freed
 from besiege.core.errors import BesiegeError, ChangedError
 
 KEPT = 4
@@ -55,6 +56,7 @@ class Worker:
         self._claims: Claims | None = None
         self._contexts: OrderedDict[str, Context] = OrderedDict()
         self._read = Read()
+        keep_freed()
         if how.threads is not None:
             torch.set_num_threads(how.threads)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 
+from besiege.core.allocating import keep_freed
 from besiege.core.errors import InputError, near
 from besiege.core.text import short
 
@@ -14,7 +15,7 @@ _THREADS = 64
 
 
 def prepare(device: str | None, threads: int | None) -> str | None:
-    """Set torch's number of threads, and return the checked device: by default a GPU."""
+    """Set up the process to compute, and return the checked device: by default a GPU."""
     if device is not None and not re.fullmatch(rf"({'|'.join(_KINDS)})(:[0-9]{{1,3}})?", device):
         kind = device.partition(":")[0]
         raise InputError(f"the device is '{short(device)}': {near(kind, _KINDS)}")
@@ -26,6 +27,7 @@ def prepare(device: str | None, threads: int | None) -> str | None:
         )
     import torch
 
+    keep_freed()
     if threads is not None:
         torch.set_num_threads(threads)
     if device is None:
