@@ -131,6 +131,24 @@ def test_a_replay_is_done_once_and_is_no_change_of_the_plan(run: Path) -> None:
     assert len(found) == 2 and all(one.through == "pil_blur" for one in found)
 
 
+def test_two_evaluations_with_one_attack_keep_their_own_images(run: Path) -> None:
+    name = "bim(steps=5)"
+    evaluate(SOURCE, "digits", suite=f"bim(steps=1), {name}", out=run, **HOW)
+    evaluate(OTHER, "digits", attacks="fgsm", out=run, **HOW)
+    found = replay(run, on=OTHER, attack=name)
+    text = f"transfer({SOURCE}, {name})"
+    assert [one.text for one in found] == [text, f"{text.removesuffix(')')}, 2)"]
+    mine = [one.rows for one in read_evaluations(run) if one.figures.model.name == SOURCE]
+    broken = [some["success"] & some["correct"] & (some["attack"] == name) for some in mine]
+    plain, suite = (some["sample"][where] for some, where in zip(mine, broken, strict=True))
+    assert 0 < len(suite) < len(plain)
+    for one, ids in zip(found, (plain, suite), strict=True):
+        assert one.still is not None and one.still.count == len(ids)
+        assert set(rows(run, OTHER, one.text)["sample"].tolist()) == set(ids.tolist())
+    assert all(one.complete for one in status(run)), "all of them were judged"
+    assert replay(run, on=OTHER, attack=name) == found
+
+
 def test_both_figures_stand_on_one_line_of_the_page(run: Path) -> None:
     found = replay(run, on=OTHER, attack="fgsm")[0]
     page = write_page(run).read_text()

@@ -230,7 +230,7 @@ def add_all(
 
     now = {one.name: one for one in update_run(store, add).current}
     for context, name, replays in stored:
-        texts = {replay.attack.text for replay in replays}
+        texts = now[name].called(replays)
         stages = [stage for stage in now[name].stages_of("replay") if stage.name in texts]
         judging = [tasks[-1] for stage in stages for tasks in stage.parts]
         run_all([_Tasks(judging, context, claims)])
@@ -267,7 +267,7 @@ class _Tasks:
 def _changes(store: Store, plan: Plan, found: Sequence[Placed]) -> list[Imported]:
     """What images changed in an evaluation, each beside all other attacks."""
     evidence = gather(store, plan).evidence
-    mine = {one.replay.attack.text for one in found}
+    mine = plan.called(one.replay for one in found)
     return [_change(plan, evidence, trial) for trial in evidence.trials if trial.text in mine]
 
 

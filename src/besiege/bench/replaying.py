@@ -6,7 +6,7 @@ knows it. Therefore the model is attacked itself, in the same way, before it is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from itertools import product
@@ -100,10 +100,9 @@ def replay(
             )
             for trial in trials
         ]
-        _add(store, run, judge, given, how)
-        texts += [(judge.name, str(one.origin)) for one in given]
+        texts += [(judge.name, text) for text in _add(store, run, judge, given, how)]
     write_figures(store.folder)
-    return tuple(_found(folder, texts))
+    return tuple(_found(folder, dict.fromkeys(texts)))
 
 
 def _is(run: Run, plan: Plan, name: str) -> bool:
@@ -179,8 +178,8 @@ def _given(store: Store, plan: Plan, evidence: Evidence, trial: Trial, origin: O
     )
 
 
-def _add(store: Store, run: Run, plan: Plan, given: list[Given], how: Machine) -> None:
-    """Add images to the evaluation of a model, and judge them."""
+def _add(store: Store, run: Run, plan: Plan, given: list[Given], how: Machine) -> list[str]:
+    """Add images to the evaluation of a model, and judge them; what it calls them."""
     prepared = prepare([(asked_again(plan), None)], store.folder, run, how)
     (fresh,), (resolved,) = prepared.plans, prepared.resolved
     if fresh.name != plan.name:
@@ -188,16 +187,10 @@ def _add(store: Store, run: Run, plan: Plan, given: list[Given], how: Machine) -
             f"the model '{plan.model.name}', its data or its attacks changed since the evaluation "
             f"against {plan.threat}: evaluate it again first"
         )
-    _judge(store, plan, resolved, given, how)
-
-
-def _judge(
-    store: Store, plan: Plan, resolved: ResolvedRequest, given: list[Given], how: Machine
-) -> None:
-    """Judge images as part of an evaluation."""
     work = _placed(store, plan, resolved, given, how)
     with store.writing(), Claims(store) as claims:
-        add_all(store, [work], claims)
+        (plan,) = add_all(store, [work], claims)
+    return plan.called(one.replay for one in work[2])
 
 
 def _placed(
@@ -306,7 +299,7 @@ def _fresh(
             yield replace(one, layer="" if passed is None else passed.identity())
 
 
-def _found(folder: Path | str, texts: list[tuple[str, str]]) -> Iterator[ReplayFigures]:
+def _found(folder: Path | str, texts: Iterable[tuple[str, str]]) -> Iterator[ReplayFigures]:
     """The figures of replays, by the names of their evaluations and their texts."""
     known = {
         (each.figures.name, one.text): one
