@@ -149,6 +149,20 @@ def test_two_evaluations_with_one_attack_keep_their_own_images(run: Path) -> Non
     assert replay(run, on=OTHER, attack=name) == found
 
 
+def test_a_model_meets_the_suite_whose_images_it_is_shown(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    how = HOW | {"threat": "linf:0.2"}
+    evaluate(OTHER, "digits", suite="fgsm, bim(steps=10)", out=run, **how)
+    found = replay(run, on=SOURCE)
+    assert [one.attack for one in found] == ["fgsm", "bim(steps=10)"]
+    last, mine = found[-1], rows(run, SOURCE, found[-1].text)["sample"]
+    broken = rows(run, SOURCE, "fgsm")
+    broken = broken["sample"][broken["success"] & broken["correct"]]
+    assert set(broken.tolist()) > set(mine.tolist()), "fgsm breaks them, so that bim never runs"
+    assert last.same_attack is not None and last.same_attack.count == len(mine)
+    assert last.same_attack.hits == 0
+
+
 def test_both_figures_stand_on_one_line_of_the_page(run: Path) -> None:
     found = replay(run, on=OTHER, attack="fgsm")[0]
     page = write_page(run).read_text()

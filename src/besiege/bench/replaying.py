@@ -154,7 +154,8 @@ def _evaluate(folder: Path, run: Run, plans: list[Plan], on: str, how: Machine) 
 
     lacking = [plan for plan in plans if _evaluated(run, plan, on) is None]
     requests = [
-        (plan.request.model_copy(update={"model": on, "command": ""}), None) for plan in lacking
+        (asked_again(plan).model_copy(update={"model": on, "command": ""}), None)
+        for plan in lacking
     ]
     if requests:
         measure(requests, out=folder, how=how)
