@@ -6,6 +6,7 @@ knows it. Therefore the model is attacked itself, in the same way, before it is 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -223,14 +224,16 @@ def replay_declared(store: Store, prepared: Prepared, how: Machine) -> None:
     own: dict[str, tuple[Evidence, list[Trial]]] = {}
     resolved = dict(zip((plan.name for plan in prepared.plans), prepared.resolved, strict=True))
 
+    def title(source: str) -> str:
+        model = plans[source].model.name
+        return names.get(model, model)
+
     def each() -> Iterator[tuple[Plan, Context, list[Placed]]]:
         for judge, sources in wanted.items():
-            given: list[Given] = []
-            for source, layer in sources:
-                if source not in own:
-                    own[source] = _successes(store, plans[source])
-                title = names.get(plans[source].model.name, plans[source].model.name)
-                given += _fresh(store, title, plans[judge], plans[source], own[source], layer)
+            for source in {source for source, _ in sources} - own.keys():
+                own[source] = _successes(store, plans[source])
+            shown = [(title(source), plans[source], own[source], one) for source, one in sources]
+            given = [*_fresh(store, plans[judge], shown)]
             if given and judge in resolved:
                 yield _placed(store, plans[judge], resolved[judge], given, how)
 
@@ -238,7 +241,7 @@ def replay_declared(store: Store, prepared: Prepared, how: Machine) -> None:
         add_all(store, each(), claims)
 
 
-Named = dict[str, list[tuple[str, str]]]
+Named = dict[str, dict[tuple[str, str], None]]
 
 
 def _wanted(run: Run, declared: Sequence[Shown], plans: Mapping[str, Plan]) -> Named:
@@ -251,7 +254,7 @@ def _wanted(run: Run, declared: Sequence[Shown], plans: Mapping[str, Plan]) -> N
                 judge = _judge_of(entries, entry, plans, model)
                 layers = shown.through or ("",)
                 if judge:
-                    found.setdefault(judge, []).extend((entry.plan, layer) for layer in layers)
+                    found.setdefault(judge, {}).update({(entry.plan, one): None for one in layers})
     return found
 
 
@@ -280,24 +283,29 @@ def _successes(store: Store, plan: Plan) -> tuple[Evidence, list[Trial]]:
 
 
 def _fresh(
-    store: Store,
-    title: str,
-    plan: Plan,
-    source: Plan,
-    own: tuple[Evidence, list[Trial]],
-    layer: str,
+    store: Store, plan: Plan, sources: Iterable[tuple[str, Plan, tuple[Evidence, list[Trial]], str]]
 ) -> Iterator[Given]:
-    """The images of an evaluation that another one does not have yet."""
-    evidence, trials = own
-    passed = LANGUAGE.read(layer) if layer else None
-    known = {replay.attack.text for replay in plan.replays}
-    text = "" if passed is None else str(passed)
-    same = source.model.digest == plan.model.digest
-    for trial in trials:
-        origin = Origin(title, trial.text, text, same)
-        if str(origin) not in known:
-            one = _given(store, source, evidence, trial, origin)
-            yield replace(one, layer="" if passed is None else passed.identity())
+    """The images of other evaluations, by title and layer, that this one does not have yet.
+
+    Two evaluations may list one attack. Where the plan has fewer images of an origin than are
+    shown, all of them are given: equal ones are added once.
+    """
+    shown: list[tuple[Plan, Evidence, Trial, Origin, str]] = []
+    for title, source, (evidence, trials), text in sources:
+        passed = LANGUAGE.read(text) if text else None
+        words, layer = ("", "") if passed is None else (str(passed), passed.identity())
+        same = source.model.digest == plan.model.digest
+        for trial in trials:
+            shown.append((source, evidence, trial, Origin(title, trial.text, words, same), layer))
+    asked = Counter((origin, layer) for *_, origin, layer in shown)
+    known = Counter(
+        (Origin(**replay.attack.spelled["origin"]), replay.layer)
+        for replay in plan.replays
+        if "origin" in replay.attack.spelled
+    )
+    for source, evidence, trial, origin, layer in shown:
+        if known[origin, layer] < asked[origin, layer]:
+            yield replace(_given(store, source, evidence, trial, origin), layer=layer)
 
 
 def _found(folder: Path | str, texts: Iterable[tuple[str, str]]) -> Iterator[ReplayFigures]:
