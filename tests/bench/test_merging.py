@@ -2,10 +2,13 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import save
 from tests.bench.records import content
 from tests.conftest import SMALL_RUN
 
@@ -52,6 +55,40 @@ def test_half_of_the_records_each(evaluated: Path, tmp_path: Path) -> None:
     assert not status(evaluated)[0].complete and not status(half)[0].complete
     merge(half, [evaluated])
     assert content(half) == whole and status(half)[0].complete
+
+
+def test_an_attack_of_a_suite_follows_the_verdicts_that_are_there(tmp_path: Path) -> None:
+    """Verdicts of two machines may differ: then the next attack left out what stands here."""
+    how = {"attacks": None, "suite": "fgsm, pgd(steps=5)"}
+    whole, mine = (another(tmp_path / name, **how) for name in ("whole", "mine"))
+    (plan,) = open_run(mine)[1].current
+    (craft, judge), (next_craft, next_judge) = (one.parts[0] for one in plan.stages_of("craft"))
+    store = Store(mine)
+    judged: dict[str, Any] = {}
+    for task, fooled in ((craft, "claimed"), (judge, "success")):
+        record, rows = store.read(task.key), store.rows([task.key])
+        assert record is not None
+        files = {} if judged else {"images.safetensors": save(store.images(task.key))}
+        kept = {name: column.copy() for name, column in rows.items() if name not in _PLACE}
+        kept[fooled][np.flatnonzero(kept[fooled])[0]] = False  # broken there, and left here
+        store.discard(task.key)
+        record = replace(record, provenance={**record.provenance, **judged})
+        store.commit(record, kept, files)
+        done = store.read(task.key)
+        assert done is not None
+        judged = {"judged": dict(done.files)}
+    for task in (next_craft, next_judge):
+        store.discard(task.key)
+    merge(mine, [whole])
+    found = summarise(mine)
+    assert not found.complete
+    assert any("follows verdicts" in one.seen for one in found.evaluations[0].warnings)
+    again = evaluate("zoo:digits-natural", "digits", out=mine, **{**SMALL_RUN, **how})
+    assert again.complete and again.robust is not None
+    assert again.robust.count == SMALL_RUN["count"], "no sample is left out"
+
+
+_PLACE = ("record", "row")
 
 
 def test_damaged_foreign_and_failed_records_are_left_out(evaluated: Path, tmp_path: Path) -> None:

@@ -325,9 +325,8 @@ class _Collector:
             present = [one for one in needed if one is not None]
             whole = 0 < len(present) == len(needed)
             if whole and not KINDS.get(task.kind).is_of(record, present):
-                self.damaged.append(
-                    f"the record {task.key[:12]} judges images that are no longer there"
-                )
+                what = "follows verdicts" if task.kind == "craft" else "judges images"
+                self.damaged.append(f"the record {task.key[:12]} {what} that are no longer there")
                 return False
         return True
 
