@@ -21,6 +21,7 @@ from besiege.bench.single import evaluate, measure
 from besiege.bench.store import Record, Store
 from besiege.cli import main
 from besiege.core.errors import StoreError
+from besiege.models.catalogue import ZOO
 
 
 def another(folder: Path, **more: Any) -> Path:
@@ -157,18 +158,23 @@ def test_the_command_says_what_was_joined(
 
 
 def spec(folder: Path, *models: str, count: int = 6) -> Path:
+    texts = {name.removeprefix("digits-"): f"zoo:{name}" for name in models}
+    return of_models(folder, texts, Path(), count)
+
+
+def of_models(folder: Path, models: dict[str, str], base: Path, count: int = 6) -> Path:
     benchmark = benchmark_of(
         {
             "name": "small",
             "data": "digits",
             "count": count,
-            "models": {name.removeprefix("digits-"): f"zoo:{name}" for name in models},
+            "models": models,
             "cells": [
                 {"name": "one", "threat": "linf:0.1", "attacks": ["fgsm"], "examine": "none"}
             ],
         }
     )
-    measure(declared(benchmark, Path()), out=folder)
+    measure(declared(benchmark, base), out=folder)
     return folder
 
 
@@ -187,3 +193,21 @@ def test_runs_of_a_benchmark_are_joined_as_one(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="change of count"):
         merge(tmp_path / "none", [few, other])
     assert not (tmp_path / "none").exists()
+
+
+def test_a_benchmark_of_two_machines_has_every_row_once(tmp_path: Path) -> None:
+    """The same files lie in other folders there; other files of the same name are refused."""
+    for name, zoo in (("here", "natural"), ("there", "natural"), ("other", "pgd-at")):
+        (tmp_path / name).mkdir()
+        shutil.copy(ZOO / f"digits-{zoo}.safetensors", tmp_path / name / "w.safetensors")
+    runs = [
+        of_models(tmp_path / f"{name}-run", {"mine": "digits_cnn:w.safetensors"}, tmp_path / name)
+        for name in ("here", "there", "other")
+    ]
+    merge(tmp_path / "both", runs[:2])
+    (found,) = summarise(tmp_path / "both").evaluations
+    assert found.complete and content(tmp_path / "both") == content(runs[0])
+    for folders in (runs[1:], runs[:0:-1]):
+        with pytest.raises(StoreError, match=r"the model 'mine' \(digits_cnn:.*differs between"):
+            merge(tmp_path / "none", folders)
+        assert not (tmp_path / "none").exists()

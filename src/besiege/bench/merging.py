@@ -12,7 +12,7 @@ from besiege.bench.file_names import FOLDER as NAMES
 from besiege.bench.folder import run_folder
 from besiege.bench.overview import open_run
 from besiege.bench.plan import Plan
-from besiege.bench.run import Run, read_run, update_run
+from besiege.bench.run import Run, changed, read_run, update_run
 from besiege.bench.store import DamagedError, Store
 from besiege.core.errors import StoreError
 from besiege.core.files import read_file
@@ -109,6 +109,8 @@ def joined_runs(mine: Run | None, other: Run) -> Run:
     """
     theirs = [plan for plan in other.plans if not plan.changed]
     run = other.model_copy(update={"plans": ()}) if mine is None else _declared(mine, other)
+    if other.benchmark is not None:
+        theirs = [_as_here(run, plan) for plan in theirs]
     for plan in theirs:
         same = [old for old in run.plans if old.series == plan.series]
         there = next((old for old in same if old.name == plan.name and not old.undecided), None)
@@ -129,6 +131,7 @@ def _declared(mine: Run, other: Run) -> Run:
     whole, part = sorted((mine, other), key=lambda run: len(run.entries), reverse=True)
     if part.benchmark is not None and whole.benchmark is not None:
         must_continue(part.benchmark, whole.benchmark, "one of the folders")
+        _must_be_the_same(mine, other)
     entries = {one.key: one for one in (*part.entries, *whole.entries)}
     trainings = {one.name: one for one in (*part.trainings, *whole.trainings)}
     return mine.model_copy(
@@ -139,6 +142,28 @@ def _declared(mine: Run, other: Run) -> Run:
             "trainings": tuple(trainings.values()),
         }
     )
+
+
+def _must_be_the_same(mine: Run, other: Run) -> None:
+    """Refuse other models, data or attacks under the names of one benchmark."""
+    here = {entry.key: mine.plan(entry.plan) for entry in mine.entries}
+    for entry in other.entries:
+        old, new = here.get(entry.key), other.plan(entry.plan)
+        if old is None or new is None or old.changed or new.changed:
+            continue
+        if what := changed(entry, old, new):
+            raise StoreError(
+                f"{what} differs between the folders, and results of both would stand in one "
+                "table: compare them with besiege compare RUN OTHER"
+            )
+
+
+def _as_here(run: Run, plan: Plan) -> Plan:
+    """A plan of a benchmark, requested as here: paths of its files may differ between machines."""
+    here = run.plan(plan.name)
+    if here is None or here.besides != plan.besides:
+        return plan
+    return plan.model_copy(update={"request": here.request})
 
 
 def _made(plan: Plan) -> str:
