@@ -16,8 +16,10 @@ from besiege.bench.benchmark_files import benchmark_of
 from besiege.bench.expanding import declared
 from besiege.bench.merging import joined_runs, merge
 from besiege.bench.overview import open_run, status
+from besiege.bench.plan import Plan
 from besiege.bench.results import summarise
 from besiege.bench.single import evaluate, measure
+from besiege.bench.spec import Replay
 from besiege.bench.store import Record, Store
 from besiege.cli import main
 from besiege.core.errors import StoreError
@@ -136,6 +138,26 @@ def test_the_newer_evaluation_of_a_request_is_the_current_one(evaluated: Path) -
             run.model_copy(update={"plans": (mine,)}), run.model_copy(update={"plans": (other,)})
         )
         assert both.plans == (old, new) and both.current == (new,)
+
+
+def test_a_model_that_came_back_is_the_current_one_again(evaluated: Path) -> None:
+    _, run = open_run(evaluated)
+    (plan,) = run.plans
+    model = plan.model.model_copy(update={"digest": "0" * 64})
+    first = plan.model_copy(update={"made": "2020"})
+    other = plan.model_copy(update={"made": "2022", "model": model})
+    again = plan.model_copy(update={"made": "2024"})
+    before, after = (run.model_copy(update={"plans": p}) for p in ((first, other), (other, again)))
+    for mine, theirs in ((before, after), (after, before)):
+        assert joined_runs(mine, theirs).plans == (other, again)
+    shown = first.model_copy(update={"replays": (_shown(first),)})
+    joined = joined_runs(before, run.model_copy(update={"plans": (shown,)}))
+    assert joined.current == (other,), "images that were added to an old one change no order"
+    assert joined.plans[0].replays == shown.replays
+
+
+def _shown(plan: Plan) -> Replay:
+    return Replay(attack=plan.attacks[0], images=("0" * 64,), counts=(1,))
 
 
 def test_nothing_is_written_for_a_folder_that_is_no_run(evaluated: Path, tmp_path: Path) -> None:

@@ -113,11 +113,19 @@ def joined_runs(mine: Run | None, other: Run) -> Run:
         theirs = [_as_here(run, plan) for plan in theirs]
     for plan in theirs:
         same = [old for old in run.plans if old.series == plan.series]
-        there = next((old for old in same if old.name == plan.name and not old.undecided), None)
-        if there is not None:  # and complete, but for images that were added to one of them
-            run = run.with_plan(there.replaying(plan.replays)) if plan.replays else run
-            continue
-        newer = [old for old in same if _made(old) > _made(plan) and old.name != plan.name]
+        names = [old.name for old in same]
+        place = names.index(plan.name) if plan.name in names else len(same)
+        if place < len(same):  # the same evaluation: images may have been added, or it came back
+            there = same[place]
+            date = max(there, plan, key=_made)
+            whole = not (there.undecided or there.changed)
+            known = there.replaying(plan.replays) if whole else plan
+            plan = known.model_copy(update={"made": date.made, "commit": date.commit})
+        newer = [
+            old
+            for number, old in enumerate(same)
+            if number != place and (_made(old), number) > (_made(plan), place)
+        ]
         run = run.with_plan(plan)
         for old in newer:  # in their order: the newest is the last one again
             run = run.with_plan(old)
