@@ -214,6 +214,18 @@ def test_bad_input_is_refused_before_anything_is_written(
     assert content(run) == before and (run / "run.json").read_bytes() == whole
 
 
+def test_a_model_of_another_range_is_refused(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "ranged.py").write_text(
+        "import besiege, torch\n\n\ndef make():\n"
+        "    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))\n"
+        "    torch.nn.init.zeros_(net[1].weight)\n"
+        "    torch.nn.init.zeros_(net[1].bias)\n"
+        "    return besiege.Classifier(net, box=(-1.0, 1.0))\n"
+    )
+    with pytest.raises(InputError, match="another range of pixel values"):
+        replay(run, on=f"{tmp_path / 'ranged.py'}:make")
+
+
 def test_images_that_were_let_go_are_refused_with_the_fix(run: Path) -> None:
     store = Store(run)
     for key in store.present():

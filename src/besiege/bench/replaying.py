@@ -91,7 +91,11 @@ def replay(
     texts: list[tuple[str, str]] = []
     for plan, (evidence, trials) in sources:
         judge = plan if on is None else _evaluated(run, plan, on)
-        assert judge is not None, "it was evaluated"
+        if judge is None:  # it was evaluated, but not on these samples
+            raise InputError(
+                f"'{on}' was not evaluated on the samples of {plan.title}: it takes another range "
+                "of pixel values, or other images are left out for it. Name another model with --on"
+            )
         same = judge.model.digest == plan.model.digest
         name = run.title_of(plan)
         given = [
