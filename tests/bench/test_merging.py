@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from safetensors.numpy import save
 from tests.bench.records import content
@@ -67,13 +66,15 @@ def test_an_attack_of_a_suite_follows_the_verdicts_that_are_there(tmp_path: Path
     (plan,) = open_run(mine)[1].current
     (craft, judge), (next_craft, next_judge) = (one.parts[0] for one in plan.stages_of("craft"))
     store = Store(mine)
+    verdicts = store.rows([judge.key])
+    broken = verdicts["sample"][verdicts["success"] & verdicts["correct"]][0]
     judged: dict[str, Any] = {}
     for task, fooled in ((craft, "claimed"), (judge, "success")):
         record, rows = store.read(task.key), store.rows([task.key])
         assert record is not None
         files = {} if judged else {"images.safetensors": save(store.images(task.key))}
         kept = {name: column.copy() for name, column in rows.items() if name not in _PLACE}
-        kept[fooled][np.flatnonzero(kept[fooled])[0]] = False  # broken there, and left here
+        kept[fooled][kept["sample"] == broken] = False  # broken there, and left here
         store.discard(task.key)
         record = replace(record, provenance={**record.provenance, **judged})
         store.commit(record, kept, files)
