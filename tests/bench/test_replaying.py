@@ -214,6 +214,14 @@ def test_bad_input_is_refused_before_anything_is_written(
     assert content(run) == before and (run / "run.json").read_bytes() == whole
 
 
+def test_images_are_shown_where_the_model_itself_was_attacked(run: Path) -> None:
+    how = {**HOW, "attacks": "fgsm", "out": run}
+    evaluate(OTHER, "digits", substitute=SOURCE, **how)
+    (found,) = replay(run, on=OTHER, model=SOURCE, attack="fgsm")
+    assert found.adaptive is not None and found.same_attack is not None
+    assert not any(w.id == "W32" for one in read_evaluations(run) for w in one.warnings)
+
+
 def test_a_model_of_another_range_is_refused(run: Path, tmp_path: Path) -> None:
     (tmp_path / "ranged.py").write_text(
         "import besiege, torch\n\n\ndef make():\n"

@@ -145,9 +145,13 @@ def _own(store: Store, plan: Plan, attack: str | None) -> tuple[Evidence, list[T
 
 
 def _evaluated(run: Run, plan: Plan, on: str) -> Plan | None:
-    """The evaluation of a model against the same threat on the same samples, if there is one."""
+    """The evaluation of a model against the same threat on the same samples, if there is one.
+
+    One with a substitute attacks another model, and does only for images of such a one.
+    """
     for one in run.current:
         alike = one.threat == plan.threat and one.data.digest == plan.data.digest
+        alike = alike and (not one.request.substitute or bool(plan.request.substitute))
         if alike and one.shards == plan.shards and _is(run, one, on):
             return one
     return None
@@ -265,7 +269,10 @@ def _wanted(run: Run, declared: Sequence[Shown], plans: Mapping[str, Plan]) -> N
 def _judge_of(
     entries: Sequence[RunEntry], entry: RunEntry, plans: Mapping[str, Plan], model: str
 ) -> str:
-    """The evaluation of a model against the same threat on the same samples; best the same cell."""
+    """The evaluation of a model against the same threat on the same samples.
+
+    Best the same cell, then one that attacks the model itself.
+    """
     source = plans[entry.plan]
     alike = [
         one
@@ -274,8 +281,8 @@ def _judge_of(
         and one.seed == entry.seed
         and (plans[one.plan].threat, plans[one.plan].shards) == (source.threat, source.shards)
     ]
-    same = [one.plan for one in alike if one.cell == entry.cell]
-    return (same or [one.plan for one in alike] or [""])[0]
+    alike.sort(key=lambda one: (one.cell != entry.cell, bool(plans[one.plan].request.substitute)))
+    return alike[0].plan if alike else ""
 
 
 def _successes(store: Store, plan: Plan) -> tuple[Evidence, list[Trial]]:
