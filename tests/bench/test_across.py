@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import save
 from tests.bench.records import content, finished
 
 import besiege
@@ -16,8 +17,11 @@ from besiege.bench.benchmark_files import benchmark_of
 from besiege.bench.board import Across, Board
 from besiege.bench.board_reading import board_of
 from besiege.bench.expanding import Declared, declared
+from besiege.bench.merging import merge
 from besiege.bench.overview import open_run
+from besiege.bench.results import summarise
 from besiege.bench.single import measure
+from besiege.bench.store import Store
 from besiege.core.errors import InputError
 
 MODELS = {"natural": "zoo:digits-natural", "pgd-at": "zoo:digits-pgd-at"}
@@ -131,6 +135,35 @@ def test_a_run_again_does_nothing_and_a_lost_record_is_made_again(folder: Path) 
     shutil.rmtree(folder / "records" / mine[0])
     measure(read(SPEC), out=folder)
     assert content(folder) == before
+
+
+def test_answers_to_images_that_are_no_longer_there_are_given_again(
+    folder: Path, tmp_path: Path
+) -> None:
+    """As where one machine has made the images again, and the answers of another one are joined."""
+    mine = Path(shutil.copytree(folder, tmp_path / "run"))
+    plan = next(one for one in open_run(mine)[1].current if one.model.name == MODELS["natural"])
+    craft = plan.stages_of("craft")[0].parts[0][0].key
+    answers = plan.stages_of("across")[0].parts[0][0].key
+    store = Store(mine)
+    record, rows, arrays = store.read(craft), store.rows([craft]), store.images(craft)
+    assert record is not None
+    store.discard(craft)
+    kept = {name: column for name, column in rows.items() if name not in ("record", "row")}
+    arrays = {**arrays, "images": np.zeros_like(arrays["images"])}
+    store.commit(record, kept, {"images.safetensors": save(arrays)})
+    measure(read(SPEC), out=mine)
+    board = board_of(mine)
+    shutil.rmtree(mine / "records" / answers)
+    merge(mine, [folder])
+    summary = summarise(mine)
+    assert not summary.complete
+    assert any("no longer there" in one.seen for e in summary.evaluations for one in e.warnings)
+    measure(read(SPEC), out=mine)
+    assert summarise(mine).complete
+    for name in ("fooled", "judged"):
+        again, before = (getattr(across(b, "untargeted"), name) for b in (board_of(mine), board))
+        assert np.array_equal(again, before)
 
 
 def test_models_of_another_size_are_behind_a_layer_that_adapts() -> None:

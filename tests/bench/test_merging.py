@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.numpy import save
 from tests.bench.records import content
 from tests.conftest import SMALL_RUN
 
@@ -13,11 +15,14 @@ from besiege.bench.benchmark_files import benchmark_of
 from besiege.bench.expanding import declared
 from besiege.bench.merging import joined_runs, merge
 from besiege.bench.overview import open_run, status
+from besiege.bench.plan import Plan
 from besiege.bench.results import summarise
 from besiege.bench.single import evaluate, measure
+from besiege.bench.spec import Replay
 from besiege.bench.store import Record, Store
 from besiege.cli import main
 from besiege.core.errors import StoreError
+from besiege.models.catalogue import ZOO
 
 
 def another(folder: Path, **more: Any) -> Path:
@@ -52,6 +57,42 @@ def test_half_of_the_records_each(evaluated: Path, tmp_path: Path) -> None:
     assert not status(evaluated)[0].complete and not status(half)[0].complete
     merge(half, [evaluated])
     assert content(half) == whole and status(half)[0].complete
+
+
+def test_an_attack_of_a_suite_follows_the_verdicts_that_are_there(tmp_path: Path) -> None:
+    """Verdicts of two machines may differ: then the next attack left out what stands here."""
+    how = {"attacks": None, "suite": "fgsm, pgd(steps=5)"}
+    whole, mine = (another(tmp_path / name, **how) for name in ("whole", "mine"))
+    (plan,) = open_run(mine)[1].current
+    (craft, judge), (next_craft, next_judge) = (one.parts[0] for one in plan.stages_of("craft"))
+    store = Store(mine)
+    verdicts = store.rows([judge.key])
+    broken = verdicts["sample"][verdicts["success"] & verdicts["correct"]][0]
+    judged: dict[str, Any] = {}
+    for task, fooled in ((craft, "claimed"), (judge, "success")):
+        record, rows = store.read(task.key), store.rows([task.key])
+        assert record is not None
+        files = {} if judged else {"images.safetensors": save(store.images(task.key))}
+        kept = {name: column.copy() for name, column in rows.items() if name not in _PLACE}
+        kept[fooled][kept["sample"] == broken] = False  # broken there, and left here
+        store.discard(task.key)
+        record = replace(record, provenance={**record.provenance, **judged})
+        store.commit(record, kept, files)
+        done = store.read(task.key)
+        assert done is not None
+        judged = {"judged": dict(done.files)}
+    for task in (next_craft, next_judge):
+        store.discard(task.key)
+    merge(mine, [whole])
+    found = summarise(mine)
+    assert not found.complete
+    assert any("follows verdicts" in one.seen for one in found.evaluations[0].warnings)
+    again = evaluate("zoo:digits-natural", "digits", out=mine, **{**SMALL_RUN, **how})
+    assert again.complete and again.robust is not None
+    assert again.robust.count == SMALL_RUN["count"], "no sample is left out"
+
+
+_PLACE = ("record", "row")
 
 
 def test_damaged_foreign_and_failed_records_are_left_out(evaluated: Path, tmp_path: Path) -> None:
@@ -100,6 +141,26 @@ def test_the_newer_evaluation_of_a_request_is_the_current_one(evaluated: Path) -
         assert both.plans == (old, new) and both.current == (new,)
 
 
+def test_a_model_that_came_back_is_the_current_one_again(evaluated: Path) -> None:
+    _, run = open_run(evaluated)
+    (plan,) = run.plans
+    model = plan.model.model_copy(update={"digest": "0" * 64})
+    first = plan.model_copy(update={"made": "2020"})
+    other = plan.model_copy(update={"made": "2022", "model": model})
+    again = plan.model_copy(update={"made": "2024"})
+    before, after = (run.model_copy(update={"plans": p}) for p in ((first, other), (other, again)))
+    for mine, theirs in ((before, after), (after, before)):
+        assert joined_runs(mine, theirs).plans == (other, again)
+    shown = first.model_copy(update={"replays": (_shown(first),)})
+    joined = joined_runs(before, run.model_copy(update={"plans": (shown,)}))
+    assert joined.current == (other,), "images that were added to an old one change no order"
+    assert joined.plans[0].replays == shown.replays
+
+
+def _shown(plan: Plan) -> Replay:
+    return Replay(attack=plan.attacks[0], images=("0" * 64,), counts=(1,))
+
+
 def test_nothing_is_written_for_a_folder_that_is_no_run(evaluated: Path, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no run folder"):
         merge(tmp_path / "both", [evaluated, tmp_path])
@@ -120,18 +181,23 @@ def test_the_command_says_what_was_joined(
 
 
 def spec(folder: Path, *models: str, count: int = 6) -> Path:
+    texts = {name.removeprefix("digits-"): f"zoo:{name}" for name in models}
+    return of_models(folder, texts, Path(), count)
+
+
+def of_models(folder: Path, models: dict[str, str], base: Path, count: int = 6) -> Path:
     benchmark = benchmark_of(
         {
             "name": "small",
             "data": "digits",
             "count": count,
-            "models": {name.removeprefix("digits-"): f"zoo:{name}" for name in models},
+            "models": models,
             "cells": [
                 {"name": "one", "threat": "linf:0.1", "attacks": ["fgsm"], "examine": "none"}
             ],
         }
     )
-    measure(declared(benchmark, Path()), out=folder)
+    measure(declared(benchmark, base), out=folder)
     return folder
 
 
@@ -150,3 +216,21 @@ def test_runs_of_a_benchmark_are_joined_as_one(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="change of count"):
         merge(tmp_path / "none", [few, other])
     assert not (tmp_path / "none").exists()
+
+
+def test_a_benchmark_of_two_machines_has_every_row_once(tmp_path: Path) -> None:
+    """The same files lie in other folders there; other files of the same name are refused."""
+    for name, zoo in (("here", "natural"), ("there", "natural"), ("other", "pgd-at")):
+        (tmp_path / name).mkdir()
+        shutil.copy(ZOO / f"digits-{zoo}.safetensors", tmp_path / name / "w.safetensors")
+    runs = [
+        of_models(tmp_path / f"{name}-run", {"mine": "digits_cnn:w.safetensors"}, tmp_path / name)
+        for name in ("here", "there", "other")
+    ]
+    merge(tmp_path / "both", runs[:2])
+    (found,) = summarise(tmp_path / "both").evaluations
+    assert found.complete and content(tmp_path / "both") == content(runs[0])
+    for folders in (runs[1:], runs[:0:-1]):
+        with pytest.raises(StoreError, match=r"the model 'mine' \(digits_cnn:.*differs between"):
+            merge(tmp_path / "none", folders)
+        assert not (tmp_path / "none").exists()

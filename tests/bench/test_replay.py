@@ -121,6 +121,22 @@ def test_importing_twice_adds_nothing(made: Path, weak: Path) -> None:
     assert only(weak, path).attack == "replay(images.npz, 2)"
 
 
+def test_of_two_evaluations_in_one_import_the_second_comes_after_the_first(
+    made: Path, weak: Path
+) -> None:
+    both = Path(shutil.copytree(made / "strong", weak.parent / "both"))
+    evaluate(MODEL, "digits", out=both, attacks="bim(steps=20)", **HOW)
+    before = besiege.open(weak)
+    one, two = import_images(weak, both).taken
+    after = besiege.open(weak)
+    assert isinstance(before, besiege.Evaluation) and isinstance(after, besiege.Evaluation)
+    assert one.before == before.robust and two.after == after.robust
+    assert one.after == two.before
+    assert one.before is not None and two.after is not None
+    assert one.new + two.new == one.before.hits - two.after.hits > 0
+    assert list(import_images(weak, both).taken) == [one, two]
+
+
 @pytest.mark.parametrize("when", ["before the plan", "before the verdicts"])
 def test_a_killed_import_resumes(
     made: Path, weak: Path, when: str, monkeypatch: pytest.MonkeyPatch

@@ -131,6 +131,38 @@ def test_a_replay_is_done_once_and_is_no_change_of_the_plan(run: Path) -> None:
     assert len(found) == 2 and all(one.through == "pil_blur" for one in found)
 
 
+def test_two_evaluations_with_one_attack_keep_their_own_images(run: Path) -> None:
+    name = "bim(steps=5)"
+    evaluate(SOURCE, "digits", suite=f"bim(steps=1), {name}", out=run, **HOW)
+    evaluate(OTHER, "digits", attacks="fgsm", out=run, **HOW)
+    found = replay(run, on=OTHER, attack=name)
+    text = f"transfer({SOURCE}, {name})"
+    assert [one.text for one in found] == [text, f"{text.removesuffix(')')}, 2)"]
+    mine = [one.rows for one in read_evaluations(run) if one.figures.model.name == SOURCE]
+    broken = [some["success"] & some["correct"] & (some["attack"] == name) for some in mine]
+    plain, suite = (some["sample"][where] for some, where in zip(mine, broken, strict=True))
+    assert 0 < len(suite) < len(plain)
+    for one, ids in zip(found, (plain, suite), strict=True):
+        assert one.still is not None and one.still.count == len(ids)
+        assert set(rows(run, OTHER, one.text)["sample"].tolist()) == set(ids.tolist())
+    assert all(one.complete for one in status(run)), "all of them were judged"
+    assert replay(run, on=OTHER, attack=name) == found
+
+
+def test_a_model_meets_the_suite_whose_images_it_is_shown(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    how = HOW | {"threat": "linf:0.2"}
+    evaluate(OTHER, "digits", suite="fgsm, bim(steps=10)", out=run, **how)
+    found = replay(run, on=SOURCE)
+    assert [one.attack for one in found] == ["fgsm", "bim(steps=10)"]
+    last, mine = found[-1], rows(run, SOURCE, found[-1].text)["sample"]
+    broken = rows(run, SOURCE, "fgsm")
+    broken = broken["sample"][broken["success"] & broken["correct"]]
+    assert set(broken.tolist()) > set(mine.tolist()), "fgsm breaks them, so that bim never runs"
+    assert last.same_attack is not None and last.same_attack.count == len(mine)
+    assert last.same_attack.hits == 0
+
+
 def test_both_figures_stand_on_one_line_of_the_page(run: Path) -> None:
     found = replay(run, on=OTHER, attack="fgsm")[0]
     page = write_page(run).read_text()
@@ -180,6 +212,26 @@ def test_bad_input_is_refused_before_anything_is_written(
     with pytest.raises(kind, match=words):
         replay(run, **asked)
     assert content(run) == before and (run / "run.json").read_bytes() == whole
+
+
+def test_images_are_shown_where_the_model_itself_was_attacked(run: Path) -> None:
+    how = {**HOW, "attacks": "fgsm", "out": run}
+    evaluate(OTHER, "digits", substitute=SOURCE, **how)
+    (found,) = replay(run, on=OTHER, model=SOURCE, attack="fgsm")
+    assert found.adaptive is not None and found.same_attack is not None
+    assert not any(w.id == "W32" for one in read_evaluations(run) for w in one.warnings)
+
+
+def test_a_model_of_another_range_is_refused(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "ranged.py").write_text(
+        "import besiege, torch\n\n\ndef make():\n"
+        "    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))\n"
+        "    torch.nn.init.zeros_(net[1].weight)\n"
+        "    torch.nn.init.zeros_(net[1].bias)\n"
+        "    return besiege.Classifier(net, box=(-1.0, 1.0))\n"
+    )
+    with pytest.raises(InputError, match="another range of pixel values"):
+        replay(run, on=f"{tmp_path / 'ranged.py'}:make")
 
 
 def test_images_that_were_let_go_are_refused_with_the_fix(run: Path) -> None:

@@ -127,6 +127,45 @@ def test_replays_may_be_added_to_a_run(run: Path, tmp_path: Path) -> None:
     assert len(list((copy / "records").iterdir())) > count
 
 
+def test_a_cell_that_is_added_shows_its_images_under_a_name_that_is_taken(tmp_path: Path) -> None:
+    text = (
+        TEXT[: TEXT.index("[models.again]")]
+        + """
+[[cells]]
+name = "a"
+threat = "linf:0.1"
+attacks = ["pgd(steps=5)"]
+examine = "none"
+"""
+        + """
+[[replays]]
+source = "natural"
+on = "pgd-at"
+"""
+    )
+    more = """
+[[cells]]
+name = "b"
+threat = "linf:0.1"
+suite = "fgsm, pgd(steps=5)"
+models = ["natural"]
+examine = "none"
+"""
+    shown = []
+    for folder, texts in (("begun", (text, text + more)), ("whole", (text + more,))):
+        for one in texts:
+            (tmp_path / "shown.toml").write_text(one)
+            run = tmp_path / folder
+            measure(declared(read_benchmark(tmp_path / "shown.toml"), tmp_path), out=run)
+        board = board_of(run)
+        shown.append({a: board.cell("a").covered[1, board.cell("a").attacks.index(a)].sum()
+                      for a in attacks(board, "a")})  # fmt: skip
+        assert all(one.complete for one in read_evaluations(run))
+    assert shown[0] == shown[1]
+    text = "transfer(natural, pgd(steps=5))"
+    assert 0 < shown[0][f"{text.removesuffix(')')}, 2)"] < shown[0][text]
+
+
 def test_what_was_lost_is_judged_again(run: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(run, tmp_path / "run"))
     (tmp_path / "shown.toml").write_text(TEXT)

@@ -146,9 +146,12 @@ class Frontier(Generic[P]):
         return key not in self._parts and self.store.sound(key) is not None
 
     def _is_over(self, task: Task) -> bool:
-        """Whether a task has a record, with its images where these are needed again."""
+        """Whether a task has a record, with its images where these are needed again.
+
+        It is not over while one that it needs is to be done: its record may not follow from that.
+        """
         gone = task.key in self.again and self.store.released(task.key)
-        return not gone and is_done(task, self.store)
+        return not gone and all(map(self._exists, task.needs)) and is_done(task, self.store)
 
     def _list(self) -> None:
         """List the tasks of the plan; those that are done are settled at once.

@@ -58,6 +58,7 @@ class Imported:
         Images beyond the budget, which are no successes.
     before, after : Rate, optional
         Robust accuracy without and with them; None where no sample was judged under every attack.
+        Of several in one import, the second is counted after the first.
     median_before, median_after : float, optional
         Without a budget, the median of the smallest perturbations.
     """
@@ -230,7 +231,7 @@ def add_all(
 
     now = {one.name: one for one in update_run(store, add).current}
     for context, name, replays in stored:
-        texts = {replay.attack.text for replay in replays}
+        texts = now[name].called(replays)
         stages = [stage for stage in now[name].stages_of("replay") if stage.name in texts]
         judging = [tasks[-1] for stage in stages for tasks in stage.parts]
         run_all([_Tasks(judging, context, claims)])
@@ -265,24 +266,28 @@ class _Tasks:
 
 
 def _changes(store: Store, plan: Plan, found: Sequence[Placed]) -> list[Imported]:
-    """What images changed in an evaluation, each beside all other attacks."""
+    """What images changed in an evaluation, each after all other attacks and those before it."""
     evidence = gather(store, plan).evidence
-    mine = {one.replay.attack.text for one in found}
-    return [_change(plan, evidence, trial) for trial in evidence.trials if trial.text in mine]
+    mine = plan.called(one.replay for one in found)
+    given = [trial for trial in evidence.trials if trial.text in mine]
+    others = [trial for trial in evidence.trials if trial.text not in mine]
+    return [
+        _change(plan, evidence, [*others, *given[:number]], trial)
+        for number, trial in enumerate(given)
+    ]
 
 
-def _change(plan: Plan, evidence: Evidence, trial: Trial) -> Imported:
-    others = [other for other in evidence.trials if other is not trial]
+def _change(plan: Plan, evidence: Evidence, others: Sequence[Trial], trial: Trial) -> Imported:
     known, broken = evidence.covered_by_all(), evidence.broken(trial)
     before, after = (
         rate(int(evidence.standing(some)[known].sum()), int(known.sum()))
-        for some in (others, evidence.trials)
+        for some in (others, [*others, trial])
     )
     stood = evidence.clean["sample"][evidence.standing(others)]
     new = int(np.isin(evidence.broken_ids(trial), stood).sum())
     medians: list[float | None] = [None, None]
     if evidence.eps is None and evidence.curve is not None and known.any():
-        sizes = [evidence.smallest(some)[1] for some in (others, evidence.trials)]
+        sizes = [evidence.smallest(some)[1] for some in (others, [*others, trial])]
         new = int((sizes[1] < sizes[0]).sum())
         medians = [quantile(size) for size in sizes]
     rows = trial.rows

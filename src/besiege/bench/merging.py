@@ -12,7 +12,7 @@ from besiege.bench.file_names import FOLDER as NAMES
 from besiege.bench.folder import run_folder
 from besiege.bench.overview import open_run
 from besiege.bench.plan import Plan
-from besiege.bench.run import Run, read_run, update_run
+from besiege.bench.run import Run, changed, read_run, update_run
 from besiege.bench.store import DamagedError, Store
 from besiege.core.errors import StoreError
 from besiege.core.files import read_file
@@ -109,13 +109,23 @@ def joined_runs(mine: Run | None, other: Run) -> Run:
     """
     theirs = [plan for plan in other.plans if not plan.changed]
     run = other.model_copy(update={"plans": ()}) if mine is None else _declared(mine, other)
+    if other.benchmark is not None:
+        theirs = [_as_here(run, plan) for plan in theirs]
     for plan in theirs:
         same = [old for old in run.plans if old.series == plan.series]
-        there = next((old for old in same if old.name == plan.name and not old.undecided), None)
-        if there is not None:  # and complete, but for images that were added to one of them
-            run = run.with_plan(there.replaying(plan.replays)) if plan.replays else run
-            continue
-        newer = [old for old in same if _made(old) > _made(plan) and old.name != plan.name]
+        names = [old.name for old in same]
+        place = names.index(plan.name) if plan.name in names else len(same)
+        if place < len(same):  # the same evaluation: images may have been added, or it came back
+            there = same[place]
+            date = max(there, plan, key=_made)
+            whole = not (there.undecided or there.changed)
+            known = there.replaying(plan.replays) if whole else plan
+            plan = known.model_copy(update={"made": date.made, "commit": date.commit})
+        newer = [
+            old
+            for number, old in enumerate(same)
+            if number != place and (_made(old), number) > (_made(plan), place)
+        ]
         run = run.with_plan(plan)
         for old in newer:  # in their order: the newest is the last one again
             run = run.with_plan(old)
@@ -129,6 +139,7 @@ def _declared(mine: Run, other: Run) -> Run:
     whole, part = sorted((mine, other), key=lambda run: len(run.entries), reverse=True)
     if part.benchmark is not None and whole.benchmark is not None:
         must_continue(part.benchmark, whole.benchmark, "one of the folders")
+        _must_be_the_same(mine, other)
     entries = {one.key: one for one in (*part.entries, *whole.entries)}
     trainings = {one.name: one for one in (*part.trainings, *whole.trainings)}
     return mine.model_copy(
@@ -139,6 +150,28 @@ def _declared(mine: Run, other: Run) -> Run:
             "trainings": tuple(trainings.values()),
         }
     )
+
+
+def _must_be_the_same(mine: Run, other: Run) -> None:
+    """Refuse other models, data or attacks under the names of one benchmark."""
+    here = {entry.key: mine.plan(entry.plan) for entry in mine.entries}
+    for entry in other.entries:
+        old, new = here.get(entry.key), other.plan(entry.plan)
+        if old is None or new is None or old.changed or new.changed:
+            continue
+        if what := changed(entry, old, new):
+            raise StoreError(
+                f"{what} differs between the folders, and results of both would stand in one "
+                "table: compare them with besiege compare RUN OTHER"
+            )
+
+
+def _as_here(run: Run, plan: Plan) -> Plan:
+    """A plan of a benchmark, requested as here: paths of its files may differ between machines."""
+    here = run.plan(plan.name)
+    if here is None or here.besides != plan.besides:
+        return plan
+    return plan.model_copy(update={"request": here.request})
 
 
 def _made(plan: Plan) -> str:

@@ -189,6 +189,11 @@ class Plan(Value):
                 known[replay.content] = replay.named_apart(texts)
         return self.model_copy(update={"replays": tuple(known.values())})
 
+    def called(self, replays: Iterable[Replay]) -> list[str]:
+        """What tables call these images of the plan, which may have been named apart."""
+        titles = {one.content: one.attack.title for one in self.replays}
+        return [titles[one.content] for one in replays]
+
     def stages(self) -> list[Stage]:
         """All tasks known so far, in stages; each task follows those it needs.
 

@@ -21,7 +21,7 @@ from besiege.bench.model_spec import read_victim
 from besiege.bench.plan import Plan
 from besiege.bench.planning import plan_of
 from besiege.bench.request import Objects, ResolvedRequest, resolve
-from besiege.bench.run import Run, RunEntry, Unfit
+from besiege.bench.run import Run, RunEntry, Unfit, changed
 from besiege.bench.shards import Read
 from besiege.bench.spec import EXAMINING, Machine, Request
 from besiege.bench.store import Store
@@ -315,19 +315,10 @@ def _must_be_as_planned(run: Run, prepared: Prepared, live: Collection[str]) -> 
     before = {entry.key: run.plan(entry.plan) for entry in run.entries}
     for entry in prepared.entries:
         old, new = before.get(entry.key), plans[entry.plan]
-        if old is None or old.name == new.name:
+        if old is None or not set(live).isdisjoint(_models(new.request)):
             continue
-        if not set(live).isdisjoint(_models(new.request)):
+        if not (what := changed(entry, old, new)):
             continue
-        plain = new.request.model_copy(update={"apart": ""})
-        if new.model_copy(update={"request": plain}).name == old.name:
-            continue  # an earlier release answered this cell by another one's evaluation
-        what = f"the model '{entry.model}' ({new.model.name})"
-        if old.model.digest == new.model.digest:
-            what = "the data" if old.shards != new.shards else "the attacks"
-            what += f' of the cell "{entry.cell}"'
-            if old.request.beside != new.request.beside:
-                what += " (its models now leave out the calibration images of other detectors)"
         raise ChangedError(
             f"{what} changed since this run was planned, and results of both would stand in one "
             "table: choose another folder, or declare the new model under another name"

@@ -293,6 +293,8 @@ class _Collector:
         self.judged = 0
         self.lacking: dict[str, int] = {}
         """What records do not say, and how many of them."""
+        self.known: dict[str, Record] = {}
+        """Those that were read: tasks of later stages need some."""
 
     def rows(self, stage: Stage) -> Rows:
         """The rows of the complete parts, with the columns of all their tasks."""
@@ -317,14 +319,14 @@ class _Collector:
         if None in records.values() and name not in self.failures:
             self.missing[name] = self.missing.get(name, 0) + 1
         for task in tasks:
-            record, needed = records[task.key], [records.get(key) for key in task.needs]
+            record, needed = records[task.key], [self.known.get(key) for key in task.needs]
             if record is None:
                 return False
-            mine = [one for one in needed if one is not None]
-            if mine and not KINDS.get(task.kind).is_of(record, mine):
-                self.damaged.append(
-                    f"the record {task.key[:12]} judges images that are no longer there"
-                )
+            present = [one for one in needed if one is not None]
+            whole = 0 < len(present) == len(needed)
+            if whole and not KINDS.get(task.kind).is_of(record, present):
+                what = "follows verdicts" if task.kind == "craft" else "judges images"
+                self.damaged.append(f"the record {task.key[:12]} {what} that are no longer there")
                 return False
         return True
 
@@ -346,6 +348,7 @@ class _Collector:
         if record.failure is not None:
             self.failures[name] = f"{record.failure['type']}: {record.failure['message']}"
             return None
+        self.known[task.key] = record
         for what in _unsaid(record, task.kind):
             self.lacking[what] = self.lacking.get(what, 0) + 1
         # The names of the columns stand in the file as they are.

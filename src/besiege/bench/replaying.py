@@ -6,7 +6,8 @@ knows it. Therefore the model is attacked itself, in the same way, before it is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from itertools import product
@@ -90,7 +91,11 @@ def replay(
     texts: list[tuple[str, str]] = []
     for plan, (evidence, trials) in sources:
         judge = plan if on is None else _evaluated(run, plan, on)
-        assert judge is not None, "it was evaluated"
+        if judge is None:  # it was evaluated, but not on these samples
+            raise InputError(
+                f"'{on}' was not evaluated on the samples of {plan.title}: it takes another range "
+                "of pixel values, or other images are left out for it. Name another model with --on"
+            )
         same = judge.model.digest == plan.model.digest
         name = run.title_of(plan)
         given = [
@@ -100,10 +105,9 @@ def replay(
             )
             for trial in trials
         ]
-        _add(store, run, judge, given, how)
-        texts += [(judge.name, str(one.origin)) for one in given]
+        texts += [(judge.name, text) for text in _add(store, run, judge, given, how)]
     write_figures(store.folder)
-    return tuple(_found(folder, texts))
+    return tuple(_found(folder, dict.fromkeys(texts)))
 
 
 def _is(run: Run, plan: Plan, name: str) -> bool:
@@ -141,9 +145,13 @@ def _own(store: Store, plan: Plan, attack: str | None) -> tuple[Evidence, list[T
 
 
 def _evaluated(run: Run, plan: Plan, on: str) -> Plan | None:
-    """The evaluation of a model against the same threat on the same samples, if there is one."""
+    """The evaluation of a model against the same threat on the same samples, if there is one.
+
+    One with a substitute attacks another model, and does only for images of such a one.
+    """
     for one in run.current:
         alike = one.threat == plan.threat and one.data.digest == plan.data.digest
+        alike = alike and (not one.request.substitute or bool(plan.request.substitute))
         if alike and one.shards == plan.shards and _is(run, one, on):
             return one
     return None
@@ -155,7 +163,8 @@ def _evaluate(folder: Path, run: Run, plans: list[Plan], on: str, how: Machine) 
 
     lacking = [plan for plan in plans if _evaluated(run, plan, on) is None]
     requests = [
-        (plan.request.model_copy(update={"model": on, "command": ""}), None) for plan in lacking
+        (asked_again(plan).model_copy(update={"model": on, "command": ""}), None)
+        for plan in lacking
     ]
     if requests:
         measure(requests, out=folder, how=how)
@@ -179,8 +188,8 @@ def _given(store: Store, plan: Plan, evidence: Evidence, trial: Trial, origin: O
     )
 
 
-def _add(store: Store, run: Run, plan: Plan, given: list[Given], how: Machine) -> None:
-    """Add images to the evaluation of a model, and judge them."""
+def _add(store: Store, run: Run, plan: Plan, given: list[Given], how: Machine) -> list[str]:
+    """Add images to the evaluation of a model, and judge them; what it calls them."""
     prepared = prepare([(asked_again(plan), None)], store.folder, run, how)
     (fresh,), (resolved,) = prepared.plans, prepared.resolved
     if fresh.name != plan.name:
@@ -188,16 +197,10 @@ def _add(store: Store, run: Run, plan: Plan, given: list[Given], how: Machine) -
             f"the model '{plan.model.name}', its data or its attacks changed since the evaluation "
             f"against {plan.threat}: evaluate it again first"
         )
-    _judge(store, plan, resolved, given, how)
-
-
-def _judge(
-    store: Store, plan: Plan, resolved: ResolvedRequest, given: list[Given], how: Machine
-) -> None:
-    """Judge images as part of an evaluation."""
     work = _placed(store, plan, resolved, given, how)
     with store.writing(), Claims(store) as claims:
-        add_all(store, [work], claims)
+        (plan,) = add_all(store, [work], claims)
+    return plan.called(one.replay for one in work[2])
 
 
 def _placed(
@@ -229,14 +232,16 @@ def replay_declared(store: Store, prepared: Prepared, how: Machine) -> None:
     own: dict[str, tuple[Evidence, list[Trial]]] = {}
     resolved = dict(zip((plan.name for plan in prepared.plans), prepared.resolved, strict=True))
 
+    def title(source: str) -> str:
+        model = plans[source].model.name
+        return names.get(model, model)
+
     def each() -> Iterator[tuple[Plan, Context, list[Placed]]]:
         for judge, sources in wanted.items():
-            given: list[Given] = []
-            for source, layer in sources:
-                if source not in own:
-                    own[source] = _successes(store, plans[source])
-                title = names.get(plans[source].model.name, plans[source].model.name)
-                given += _fresh(store, title, plans[judge], plans[source], own[source], layer)
+            for source in {source for source, _ in sources} - own.keys():
+                own[source] = _successes(store, plans[source])
+            shown = [(title(source), plans[source], own[source], one) for source, one in sources]
+            given = [*_fresh(store, plans[judge], shown)]
             if given and judge in resolved:
                 yield _placed(store, plans[judge], resolved[judge], given, how)
 
@@ -244,7 +249,7 @@ def replay_declared(store: Store, prepared: Prepared, how: Machine) -> None:
         add_all(store, each(), claims)
 
 
-Named = dict[str, list[tuple[str, str]]]
+Named = dict[str, dict[tuple[str, str], None]]
 
 
 def _wanted(run: Run, declared: Sequence[Shown], plans: Mapping[str, Plan]) -> Named:
@@ -257,14 +262,17 @@ def _wanted(run: Run, declared: Sequence[Shown], plans: Mapping[str, Plan]) -> N
                 judge = _judge_of(entries, entry, plans, model)
                 layers = shown.through or ("",)
                 if judge:
-                    found.setdefault(judge, []).extend((entry.plan, layer) for layer in layers)
+                    found.setdefault(judge, {}).update({(entry.plan, one): None for one in layers})
     return found
 
 
 def _judge_of(
     entries: Sequence[RunEntry], entry: RunEntry, plans: Mapping[str, Plan], model: str
 ) -> str:
-    """The evaluation of a model against the same threat on the same samples; best the same cell."""
+    """The evaluation of a model against the same threat on the same samples.
+
+    Best the same cell, then one that attacks the model itself.
+    """
     source = plans[entry.plan]
     alike = [
         one
@@ -273,8 +281,8 @@ def _judge_of(
         and one.seed == entry.seed
         and (plans[one.plan].threat, plans[one.plan].shards) == (source.threat, source.shards)
     ]
-    same = [one.plan for one in alike if one.cell == entry.cell]
-    return (same or [one.plan for one in alike] or [""])[0]
+    alike.sort(key=lambda one: (one.cell != entry.cell, bool(plans[one.plan].request.substitute)))
+    return alike[0].plan if alike else ""
 
 
 def _successes(store: Store, plan: Plan) -> tuple[Evidence, list[Trial]]:
@@ -286,27 +294,32 @@ def _successes(store: Store, plan: Plan) -> tuple[Evidence, list[Trial]]:
 
 
 def _fresh(
-    store: Store,
-    title: str,
-    plan: Plan,
-    source: Plan,
-    own: tuple[Evidence, list[Trial]],
-    layer: str,
+    store: Store, plan: Plan, sources: Iterable[tuple[str, Plan, tuple[Evidence, list[Trial]], str]]
 ) -> Iterator[Given]:
-    """The images of an evaluation that another one does not have yet."""
-    evidence, trials = own
-    passed = LANGUAGE.read(layer) if layer else None
-    known = {replay.attack.text for replay in plan.replays}
-    text = "" if passed is None else str(passed)
-    same = source.model.digest == plan.model.digest
-    for trial in trials:
-        origin = Origin(title, trial.text, text, same)
-        if str(origin) not in known:
-            one = _given(store, source, evidence, trial, origin)
-            yield replace(one, layer="" if passed is None else passed.identity())
+    """The images of other evaluations, by title and layer, that this one does not have yet.
+
+    Two evaluations may list one attack. Where the plan has fewer images of an origin than are
+    shown, all of them are given: equal ones are added once.
+    """
+    shown: list[tuple[Plan, Evidence, Trial, Origin, str]] = []
+    for title, source, (evidence, trials), text in sources:
+        passed = LANGUAGE.read(text) if text else None
+        words, layer = ("", "") if passed is None else (str(passed), passed.identity())
+        same = source.model.digest == plan.model.digest
+        for trial in trials:
+            shown.append((source, evidence, trial, Origin(title, trial.text, words, same), layer))
+    asked = Counter((origin, layer) for *_, origin, layer in shown)
+    known = Counter(
+        (Origin(**replay.attack.spelled["origin"]), replay.layer)
+        for replay in plan.replays
+        if "origin" in replay.attack.spelled
+    )
+    for source, evidence, trial, origin, layer in shown:
+        if known[origin, layer] < asked[origin, layer]:
+            yield replace(_given(store, source, evidence, trial, origin), layer=layer)
 
 
-def _found(folder: Path | str, texts: list[tuple[str, str]]) -> Iterator[ReplayFigures]:
+def _found(folder: Path | str, texts: Iterable[tuple[str, str]]) -> Iterator[ReplayFigures]:
     """The figures of replays, by the names of their evaluations and their texts."""
     known = {
         (each.figures.name, one.text): one

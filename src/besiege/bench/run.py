@@ -34,6 +34,28 @@ class RunEntry(Value):
         return self.cell, self.model, self.budget, self.seed
 
 
+def changed(entry: RunEntry, old: Plan, new: Plan) -> str:
+    """What differs between two plans of an entry, in words; empty where both are the same."""
+    if not _names(old).isdisjoint(_names(new)):
+        return ""
+    if old.model.digest != new.model.digest:
+        return f"the model '{entry.model}' ({new.model.name})"
+    what = "the data" if old.shards != new.shards else "the attacks"
+    what += f' of the cell "{entry.cell}"'
+    if old.request.beside != new.request.beside:
+        what += " (its models now leave out the calibration images of other detectors)"
+    return what
+
+
+def _names(plan: Plan) -> set[str]:
+    """The name of a plan, and that of the same one where no other had to be told apart.
+
+    Earlier releases answered such a cell by another one's evaluation.
+    """
+    plain = plan.request.model_copy(update={"apart": ""})
+    return {plan.name, plan.model_copy(update={"request": plain}).name}
+
+
 class Unfit(Value):
     """A model that was left out of a cell, because its attacks do not fit it."""
 

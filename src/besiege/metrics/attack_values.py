@@ -195,7 +195,8 @@ class ReplayFigures:
     adaptive : Rate, optional
         The share of the same samples that withstands every attack on the model itself.
     same_attack : Rate, optional
-        The same for the one attack that made the images, run on this model.
+        The same for the one attack that made the images, run on this model; in a suite, for it
+        and those before it, which decide where it runs.
     """
 
     text: str

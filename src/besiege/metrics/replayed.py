@@ -55,7 +55,8 @@ def _left(evidence: Evidence, trial: Trial, own: list[Trial]) -> Rate | None:
         return None
     where = places(evidence.clean["sample"], trial.rows["sample"])
     known = np.logical_and.reduce([evidence.covered(one) for one in own])[where]
-    return rate(int(evidence.standing(own)[where][known].sum()), int(known.sum()))
+    stands = np.logical_and.reduce([evidence.left_by(one) for one in own])[where]
+    return rate(int(stands[known].sum()), int(known.sum()))
 
 
 def w32_not_adaptive(evidence: Evidence) -> Iterator[Finding]:

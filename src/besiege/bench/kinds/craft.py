@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from besiege.attacks.attack import Attack
     from besiege.bench.context import Context
     from besiege.bench.plan import Plan
+    from besiege.bench.store import Record
     from besiege.core.samples import Samples
     from besiege.evaluation.crafting import Crafted
 
@@ -61,6 +62,11 @@ class Craft(Kind):
             shards = plan.curve.shards
             yield _stage(plan, plan.curve.attack, shards, [()] * len(shards), curve=True)
 
+    def is_of(self, record: Record, needed: Sequence[Record]) -> bool:
+        # Records of earlier releases do not say which verdicts they follow.
+        after = record.provenance.get("after")
+        return after is None or after == [dict(one.files) for one in needed]
+
     def estimate(self, task: Task, stage: Stage) -> float:
         assert stage.attack is not None
         # A backward pass costs about as much as two forward passes.
@@ -78,6 +84,13 @@ class Craft(Kind):
 
     def run_together(self, tasks: Sequence[Task], context: Context) -> list[TaskResult]:
         """Craft the samples of all tasks at once: no sample's result depends on the others."""
+        made = self._crafted(tasks, context)
+        return [
+            replace(one, provenance=_followed(task, context))
+            for task, one in zip(tasks, made, strict=True)
+        ]
+
+    def _crafted(self, tasks: Sequence[Task], context: Context) -> list[TaskResult]:
         from besiege.bench.columns import empty
         from besiege.core.samples import Samples
         from besiege.core.threat import Threat
@@ -119,6 +132,12 @@ class Craft(Kind):
             )
             for samples, ids in parted
         ]
+
+
+def _followed(task: Task, context: Context) -> dict[str, Any]:
+    """The verdicts and proofs that decided on the samples of a task, by digests of their files."""
+    needed = [context.store.read(key) for key in task.needs]
+    return {"after": [dict(one.files) for one in needed if one is not None]} if needed else {}
 
 
 def _guards(plan: Plan, after: Sequence[tuple[str, ...]]) -> Iterator[Stage]:
