@@ -66,7 +66,9 @@ def models_page() -> str:
         "(see [defenses](defenses.md)).",
         "## Models with a name",
         "Accuracies on test images of its data, with 95 % intervals: clean, under PGD with 20 "
-        "steps and under AutoAttack; a part of the images is drawn with seed 0. `imagenet-sample` "
+        "steps and under AutoAttack; a part of the images is drawn with seed 0, and `besiege "
+        "evaluate MODEL --data D --threat THREAT --count N --suite standard` repeats the last. "
+        "The cards below say what the literature led to expect. `imagenet-sample` "
         "may hold training images, so accuracies on it run above published ones. Put public "
         "weights into `BESIEGE_DATA/weights`; `besiege show MODEL` names the file.",
         table(
