@@ -66,6 +66,8 @@ def test_f1_rankings_cross(count: int, spread: float, verdict: str) -> None:
         assert (
             "pgd-at and trades under" in found.caveat and "The order changes near" in found.caveat
         )
+    told = {"yes": "crossing", "no": "no crossing"}.get(verdict, verdict)
+    assert f"The publication's case, trades and pgd-at: {told} under fgsm" in found.caveat
 
 
 def test_f1_reaches_the_budget_of_the_published_case() -> None:

@@ -42,6 +42,8 @@ from besiege.studies.realsafe.reading import (
 from besiege.studies.study import Claim
 
 TRAINED, RANDOM, LAYERS = "adversarial training", "randomised", "transformation"
+PUBLISHED = {"pgd-at", "trades"}
+"""The two models whose order the publication saw change."""
 POINTS, REACH = 30, 5
 """Budgets at which curves are compared, and the largest in standard budgets: the publication's
 case is at linf 0.05 and 0.15 where the standard budget is 8/255."""
@@ -85,7 +87,9 @@ def least(parts: Sequence[Part], level: float) -> Measured:
 def rankings_cross(board: Board, *, level: float = LEVEL) -> Measured:
     """The largest change of the order of two robust models with the budget, white box, linf."""
     names = tagged(board, TRAINED, "certified")
-    firsts, seconds, known, words, end = [], [], [], [], 0.0
+    firsts, seconds, known, end = [], [], [], 0.0
+    words: list[str] = []
+    published: dict[str, int] = {}
     eps, _ = budget(board, "linf")
     for attack in ("fgsm", "bim", "mim", "deepfool"):
         found = distances(board, WHITE, attack, "linf", UNTARGETED)
@@ -94,6 +98,8 @@ def rankings_cross(board: Board, *, level: float = LEVEL) -> Measured:
             firsts.append(found.ends[a])
             seconds.append(found.ends[b])
             known.append(found.known[a] & found.known[b])
+            if {one, other} == PUBLISHED:
+                published[attack] = len(words)
             words.append(f"{one} and {other} under {attack}")
         end = max(end, REACH * eps)
     if not firsts:
@@ -111,6 +117,9 @@ def rankings_cross(board: Board, *, level: float = LEVEL) -> Measured:
     at = ", ".join(f"{change.at:.3g}" for change in pairs[best].changes)
     where = f"The order changes near {at}: {words[best]}." if at else f"Closest: {words[best]}."
     about = f"{len(pairs)} pairs of a model and a model under an attack. {where}"
+    if published:
+        told = ", ".join(f"{pairs[k].verdict} under {attack}" for attack, k in published.items())
+        about += f" The publication's case, trades and pgd-at: {told}."
     needed = min((c.needed for c in pairs if c.needed), default=None)
     value, low, high = ends.max(0)
     return Measured(value, low, high, pairs[best].count, level, needed, about)
