@@ -114,9 +114,30 @@ SLIPS: tuple[tuple[str, str, str, str, str], ...] = (
     (
         "median: the lower one of an even window",
         "defenses/filters.py",
-        "chosen = _largest(windows, (len(windows) + 1) // 2)",
-        "chosen = _largest(windows, len(windows) // 2 + 1)",
+        "chosen = _largest(places, (len(places) + 1) // 2)",
+        "chosen = _largest(places, len(places) // 2 + 1)",
         "tests/defenses/test_filters.py",
+    ),
+    (
+        "median: each of several equal pixels gets the whole gradient",
+        "defenses/filters.py",
+        "left = left - mine",
+        "left = left - 0 * mine",
+        "tests/defenses/test_filters.py",
+    ),
+    (
+        "median: mirrored pixels lose their gradient",
+        "defenses/filters.py",
+        "if not before <= at < before + length:",
+        "if False:",
+        "tests/defenses/test_filters.py",
+    ),
+    (
+        "a stochastic victim is asked to confirm what its twin found",
+        "evaluation/crafting.py",
+        "if judged.batch_sensitive or (searcher is not None and not victim.stochastic):",
+        "if judged.batch_sensitive or searcher is not None:",
+        "tests/defenses/test_layers.py",
     ),
     (
         "crop_rescale: the last place is never drawn",

@@ -72,8 +72,8 @@ SLIPS: tuple[tuple[str, str, str, str, str], ...] = (
     (
         "detector: the even median's window is shifted",
         "defenses/filters.py",
-        "before, after = self.size // 2, (self.size - 1) // 2",
-        "before, after = (self.size - 1) // 2, self.size // 2",
+        "before, after = size // 2, (size - 1) // 2",
+        "before, after = (size - 1) // 2, size // 2",
         "tests/defenses/test_filters.py",
     ),
     (
