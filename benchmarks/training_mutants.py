@@ -716,14 +716,14 @@ SLIPS: tuple[tuple[str, str, str, str, str], ...] = (
     (
         "eat: a static model without gradients",
         "training/loop.py",
-        "(follows and not _has_gradient(source, data))",
+        "(follows and not has_gradient(source, data))",
         "follows and False",
         "tests/training/test_slots.py::test_every_attack_fits_every_model_it_crafts_on_before_the_first_batch",
     ),
     (
         "an attack on codes after an early one meets images",
-        "training/loop.py",
-        "        _must_take(front, attack)\n",
+        "training/checking.py",
+        "        must_take(front, attack)\n",
         "        pass\n",
         "tests/training/test_slots.py::test_every_attack_fits_every_model_it_crafts_on_before_the_first_batch",
     ),

@@ -21,9 +21,10 @@ from besiege.core.errors import InputError
 from besiege.core.victim import Victim
 from besiege.data.dataset import Data
 from besiege.defenses.defended import Defended
+from besiege.training.checking import must_fit
 from besiege.training.fitting import build, source_of
 from besiege.training.loop import boxed as in_box
-from besiege.training.loop import identify, must_fit
+from besiege.training.loop import identify
 from besiege.training.recipes import Recipe, recipe
 
 FOLDER = "trainings"
