@@ -11,6 +11,7 @@ from tests.bench.small import SMALL
 from tests.cli.conftest import Besiege
 
 from besiege.bench.overview import open_run, status
+from besiege.cli.status import _side_by_side
 from besiege.bench.store import Store
 
 ROOT = Path(__file__).parents[2]
@@ -197,6 +198,20 @@ def test_a_resumed_run_has_one_line_about_what_was_done(besiege: Besiege, spec: 
     assert said.code == 0 and "resuming in run" in said.err
     assert "an attack of an evaluation was done before" in said.err
     assert "(done before)" not in said.err and "bim(steps=3) broke" in said.err
+
+
+def test_status_of_many_cells_is_several_tables_that_fit() -> None:
+    cells = ["linf", "linf, least likely", "l2 random, slow", "a cell with a name " * 6]
+    shares = {"interclass-3": ["complete"] * 4, "pat": ["-", "66 %", "complete", "-"]}
+    assert _side_by_side(cells, shares, 400) == [[0, 1, 2, 3]]
+    for width in (40, 60, 80):
+        places = _side_by_side(cells, shares, width)
+        assert [place for some in places for place in some] == [0, 1, 2, 3]
+        assert places[-1] == [3]  # a cell that never fits has a table of its own
+        for some in places[:-1]:
+            wide = [max(len(cells[place]), len("complete")) + 2 for place in some]
+            assert len("interclass-3") + 2 + sum(wide) <= width
+    assert _side_by_side(cells, shares, 60)[0] == [0, 1]
 
 
 def test_status_shows_models_by_cells_of_an_incomplete_run(besiege: Besiege, spec: Path) -> None:

@@ -67,14 +67,19 @@ def _print_cells(run: Run, found: list[Status], models: list[Trained]) -> None:
     entries = [entry for entry in run.entries if entry.plan in by_plan]
     cells = [cell.name for cell in run.benchmark.cells]
     console.print(Text(run.benchmark.name, "bold"))
-    table = screen.columns("", *cells, right=tuple(cells))
-    for model in run.benchmark.models:
-        mine = [
-            [by_plan[e.plan] for e in entries if (e.model, e.cell) == (model, cell)]
+    shares = {
+        model: [
+            _share([by_plan[e.plan] for e in entries if (e.model, e.cell) == (model, cell)])
             for cell in cells
         ]
-        table.add_row(model, *map(_share, mine))
-    console.print(table)
+        for model in run.benchmark.models
+    }
+    for places in _side_by_side(cells, shares, console.width):
+        names = [cells[place] for place in places]
+        table = screen.columns("", *names, right=tuple(names))
+        for model, mine in shares.items():
+            table.add_row(model, *(mine[place] for place in places))
+        console.print(table, Text())
     for entry in entries:
         for problem in _problems(by_plan[entry.plan]):
             console.print(Text(f'{entry.model} in "{entry.cell}": {problem}', "bold red"))
@@ -94,6 +99,20 @@ def _print_cells(run: Run, found: list[Status], models: list[Trained]) -> None:
     )
     for command in dict.fromkeys(one.plan.request.command for one in found):
         console.print(Text(command, "dim"), soft_wrap=True)
+
+
+def _side_by_side(cells: list[str], shares: dict[str, list[str]], width: int) -> list[list[int]]:
+    """The places of the cells, split so that each table fits the width with the models' names."""
+    tables: list[list[int]] = [[]]
+    left = room = width - max(map(len, shares), default=0) - 2
+    for place, cell in enumerate(cells):
+        wide = max(len(cell), *(len(mine[place]) for mine in shares.values())) + 2
+        if wide > left and tables[-1]:
+            tables.append([])
+            left = room
+        tables[-1].append(place)
+        left -= wide
+    return tables
 
 
 def _share(evaluations: list[Status]) -> str:
