@@ -11,8 +11,8 @@ from tests.bench.small import SMALL
 from tests.cli.conftest import Besiege
 
 from besiege.bench.overview import open_run, status
-from besiege.cli.status import _side_by_side
 from besiege.bench.store import Store
+from besiege.cli.status import _side_by_side
 
 ROOT = Path(__file__).parents[2]
 SPEC = f"""{SMALL}[[cells]]
