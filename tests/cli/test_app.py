@@ -255,3 +255,19 @@ def test_the_environment_is_left_alone(besiege: Besiege) -> None:
     before = dict(os.environ)
     besiege("models")
     assert dict(os.environ) == before
+
+
+def test_threads_that_wait_soon_sleep_unless_the_user_says_how(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for given, wanted in (
+        ({}, "3000"),
+        ({"GOMP_SPINCOUNT": "7"}, "7"),
+        ({"OMP_WAIT_POLICY": "ACTIVE"}, None),
+    ):
+        for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in given.items():
+            monkeypatch.setenv(name, value)
+        assert main(["--version"]) == 0
+        assert os.environ.get("GOMP_SPINCOUNT") == wanted
